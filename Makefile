@@ -1,0 +1,43 @@
+# `make demo` and `make test` are all that a newcomer needs; both set up .venv first.
+# PYTHON=... chooses the interpreter that makes it. RUN=... uses an interpreter that has everything already
+# (a GPU host without a network, say) and sets nothing up.
+PYTHON ?= python3
+VENV := .venv
+READY := $(VENV)/.ready
+ifdef RUN
+SETUP :=
+else
+RUN := $(VENV)/bin/python
+SETUP := $(READY)
+endif
+
+.PHONY: demo test lint format setup clean
+.DEFAULT_GOAL := demo
+
+setup: $(SETUP)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Ghostwatt needs Python 3.11 or newer; $(PYTHON) is older. Choose another: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(SETUP)
+	@exec $(RUN) -m client demo $(if $(ONCE),--once)
+
+test: $(SETUP)
+	$(RUN) -m pytest $(ARGS)
+
+lint: $(SETUP)
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+	$(VENV)/bin/lint-imports
+
+format: $(SETUP)
+	$(RUN) -m ruff check --fix .
+	$(RUN) -m ruff format .
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,1 @@
+"""Ways to split a hidden layer over ranks, one file each."""

