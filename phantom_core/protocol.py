@@ -41,7 +41,9 @@ class Reason(StrEnum):
     ALL_RUNS_FAILED = "all_runs_failed"
 
 
-Phase = Literal["idle_before", "setup", "warmup", "training", "evaluation", "steady", "idle_after"]
+Phase = Literal[
+    "idle_before", "setup", "training", "evaluation", "steady", "waiting", "idle_after"
+]
 Method = Literal["nvml.counter", "nvml.power", "rapl", "estimate", "amdsmi.counter"]
 Scope = Literal["gpu", "module", "package", "package+dram", "process"]
 StepMode = Literal["eager", "graph"]
@@ -219,6 +221,43 @@ class PowerSamples(Wire):
     """GPU utilisation at the same instants; empty if not read."""
 
 
+class BoardState(Wire):
+    """What a device was doing at one moment, beside its power."""
+
+    at: AwareDatetime
+    """UTC."""
+    monotonic_s: float
+    """The host's monotonic clock."""
+    sm_clock_mhz: float | None = None
+    """Clock of the multiprocessors, MHz; None if it can't be read."""
+    memory_clock_mhz: float | None = None
+    """Clock of the memory, MHz."""
+    temperature_c: float | None = None
+    """Temperature of the chip, degrees Celsius."""
+    utilization_percent: float | None = None
+    """Share of the driver's last sample period in which a kernel ran."""
+    power_limit_mw: float | None = None
+    """Enforced power limit."""
+    throttle_reasons: tuple[str, ...] | None = None
+    """Why clocks are held down, such as `sw_power_cap`; empty if they are not, None if it can't be read."""
+    process_ids: tuple[int, ...] | None = None
+    """Processes that compute on the device, as the driver numbers them; None if it can't be read."""
+    reasons: tuple[str, ...] = ()
+    """Why something of the above is None."""
+
+
+class BoardStates(Wire):
+    """Consecutive states of one device, about one a second."""
+
+    kind: Literal["board_states"] = "board_states"
+    host: str
+    """Host of the device."""
+    device_uuid: str
+    """The device."""
+    states: tuple[BoardState, ...]
+    """In order."""
+
+
 class SamplerEnded(Wire):
     """The node's sampler stopped."""
 
@@ -303,6 +342,7 @@ Payload = Annotated[
     | Window
     | Metrics
     | PowerSamples
+    | BoardStates
     | SamplerEnded
     | RunFinished
     | ExperimentFinished

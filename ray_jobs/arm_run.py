@@ -1,0 +1,274 @@
+"""One run on one rank: set up, train to the stop rule between windows, say how it went."""
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+from phantom_core.cost import arm_cost
+from phantom_core.plan import PlannedArm
+from phantom_core.protocol import (
+    AssignedRun,
+    MetricPoint,
+    Metrics,
+    Payload,
+    Reason,
+    RunFinished,
+    RunOutcome,
+    RunStarted,
+)
+from phantom_core.spec import MeasurementSpec
+from phantom_core.stopping import StopState, decide, next_interval
+from phantom_core.tasks import Dataset
+from phantom_core.training import Trainer
+from ray_jobs.ranks import Team
+from ray_jobs.window_clock import PeerFailed, WindowClock
+
+log = logging.getLogger(__name__)
+
+STEADY_MARGIN = 1.1
+"""A steady window is aimed this much above its minimum, since the step time is only known roughly."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a rank could not go on."""
+
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one rank knows of the training so far."""
+
+    reads_meter: bool
+    energy_mj: float | None
+    training_s: float
+
+
+@dataclass(frozen=True)
+class State:
+    """What all ranks of the arm know of the training so far."""
+
+    step: int = 0
+    training_s: float = 0.0
+    energy_mj: float | None = 0.0
+    train_loss: float | None = None
+    evaluation_loss: float | None = None
+
+
+class ArmRun:
+    """One arm in one round, as one of its ranks makes it."""
+
+    def __init__(
+        self,
+        run: AssignedRun,
+        planned: PlannedArm,
+        measurement: MeasurementSpec,
+        dataset: Dataset,
+        *,
+        team: Team,
+        clock: WindowClock,
+        reads_meter: bool,
+        device: torch.device,
+        emit: Callable[[Payload], object],
+    ) -> None:
+        """Args.
+
+        run: Which run it is.
+        planned: The arm.
+        measurement: Warm-up and windows.
+        dataset: The task's rows.
+        team: The ranks of the arm.
+        clock: Opens windows.
+        reads_meter: Whether this rank reads a device.
+        device: Where this rank computes.
+        emit: Stores one event of this run.
+        """
+        self._run = run
+        self._planned = planned
+        self._measurement = measurement
+        self._dataset = dataset
+        self._team = team
+        self._clock = clock
+        self._reads_meter = reads_meter
+        self._device = device
+        self._emit = emit
+        self._energy_mj: float | None = 0.0
+        self._training_s = 0.0
+        self._state = State()
+        self._trainer: Trainer | None = None
+
+    def make(self) -> RunOutcome:
+        """Makes the run and reports how it ended; never raises for what only concerns this arm."""
+        self._emit_once(RunStarted(ranks=self._team.size))
+        outcome: RunOutcome = "failed"
+        failure: Failure | None = None
+        message: str | None = None
+        try:
+            self._set_up()
+            outcome, message = self._train()
+            if outcome == "succeeded":
+                self._hold_steady()
+        except PeerFailed as error:
+            log.info("%s", error)
+        except torch.OutOfMemoryError as error:
+            failure = Failure(Reason.OUT_OF_MEMORY, f"rank {self._team.rank}: {_first_line(error)}")
+        except Exception as error:
+            log.exception("run %s failed", self._run.run_id)
+            failure = Failure(
+                Reason.ARM_ERROR, f"rank {self._team.rank}: {type(error).__name__}: {_first_line(error)}"
+            )
+        failures = [told for told in self._team.gather(failure) if told is not None]
+        peaks = self._team.gather(self._trainer.peak_memory_bytes() if self._trainer else None)
+        if failures:
+            outcome = "failed"
+        self._emit_once(self._finished(outcome, failures, message, peaks))
+        if self._trainer is not None:
+            self._trainer.close()
+        return outcome
+
+    def _set_up(self) -> None:
+        with self._clock.window("setup"):
+            self._trainer = Trainer(
+                self._planned,
+                self._dataset,
+                group=self._team.compute,
+                device=self._device,
+                seed=self._run.seed,
+            )
+            self._trainer.prepare(self._measurement.warmup_steps)
+
+    def _train(self) -> tuple[RunOutcome, str | None]:
+        trainer = self._ready
+        rule = self._planned.training.stop
+        self._evaluate()
+        while True:
+            state = self._state
+            stop = decide(
+                rule,
+                StopState(
+                    step=state.step,
+                    training_s=state.training_s,
+                    energy_mj=state.energy_mj,
+                    evaluation_loss=state.evaluation_loss,
+                    train_loss=state.train_loss,
+                ),
+            )
+            if stop is not None:
+                return ("diverged" if stop.diverged else "succeeded"), stop.message
+            steps = next_interval(rule, self._planned.training.evaluation_interval, state.step)
+            with self._clock.window("training") as window:
+                window.steps = steps
+                window.samples = steps * self._planned.training.batch_size
+                trainer.run(steps)
+            self._training_s += window.duration_s or 0.0
+            self._energy_mj = _add(self._energy_mj, window.energy_mj)
+            self._agree_on(steps, float(trainer.losses().double().mean()))
+            self._evaluate()
+
+    def _agree_on(self, steps: int, train_loss: float) -> None:
+        """Sums energy over the arm's devices; takes time and loss from rank 0, so that all ranks decide alike."""
+        mine = Share(self._reads_meter, self._energy_mj, self._training_s)
+        shares = self._team.gather(mine)
+        energies = [share.energy_mj for share in shares if share.reads_meter]
+        known = [energy for energy in energies if energy is not None]
+        self._state = replace(
+            self._state,
+            step=self._state.step + steps,
+            training_s=shares[0].training_s,
+            energy_mj=math.fsum(known) if known and len(known) == len(energies) else None,
+            train_loss=self._team.from_first(train_loss),
+        )
+
+    def _evaluate(self) -> None:
+        with self._clock.window("evaluation") as window:
+            window.samples = len(self._dataset.validation_features)
+            loss = self._ready.evaluate()
+        self._state = replace(self._state, evaluation_loss=self._team.from_first(loss))
+        self._report()
+
+    def _report(self) -> None:
+        state = self._state
+        values = {"train_loss": state.train_loss, "evaluation_loss": state.evaluation_loss}
+        points = tuple(
+            MetricPoint(
+                step=state.step,
+                name=name,
+                value=value,
+                energy_mj=state.energy_mj,
+                training_s=state.training_s,
+            )
+            for name, value in values.items()
+            if value is not None
+        )
+        self._emit_once(Metrics(points=points))
+
+    def _hold_steady(self) -> None:
+        """Adds steps in a window of their own where training was too short to tell joules per step."""
+        state, minimum_s = self._state, self._measurement.minimum_window_s
+        if state.training_s >= minimum_s or state.step == 0:
+            return
+        steps = math.ceil(STEADY_MARGIN * minimum_s * state.step / max(state.training_s, 1e-6))
+        with self._clock.window("steady") as window:
+            window.steps = steps
+            window.samples = steps * self._planned.training.batch_size
+            self._ready.run(steps)
+
+    def _finished(
+        self,
+        outcome: RunOutcome,
+        failures: list[Failure],
+        message: str | None,
+        peaks: list[int | None],
+    ) -> RunFinished:
+        state, rule, trainer = self._state, self._planned.training.stop, self._trainer
+        reached = (
+            rule.kind == "target_loss"
+            and state.evaluation_loss is not None
+            and state.evaluation_loss <= rule.target_loss
+        )
+        reason = Reason.NON_FINITE_LOSS if outcome == "diverged" else None
+        if failures:
+            reason, message = failures[0].reason, failures[0].message
+        known_peaks = [peak for peak in peaks if peak is not None]
+        cost = arm_cost(self._planned, self._dataset.shape, self._dataset.placement)
+        return RunFinished(
+            outcome=outcome,
+            reason=reason,
+            message=message,
+            steps=state.step,
+            samples=state.step * self._planned.training.batch_size,
+            training_s=state.training_s,
+            final_train_loss=state.train_loss,
+            final_evaluation_loss=state.evaluation_loss,
+            target_step=state.step if reached else None,
+            energy_to_target_mj=state.energy_mj if reached else None,
+            seconds_to_target=state.training_s if reached else None,
+            step_mode=trainer.step_mode if trainer else None,
+            step_mode_reason=trainer.step_mode_reason if trainer else None,
+            parameters=trainer.parameters_total if trainer else None,
+            peak_memory_bytes=max(known_peaks) if known_peaks else None,
+            flops_per_step=cost.step_flops,
+            bytes_sent_per_step=cost.bytes_sent_per_step,
+        )
+
+    def _emit_once(self, payload: Payload) -> None:
+        if self._team.rank == 0:
+            self._emit(payload)
+
+    @property
+    def _ready(self) -> Trainer:
+        assert self._trainer is not None, "training comes after set-up"
+        return self._trainer
+
+
+def _add(total: float | None, more: float | None) -> float | None:
+    return None if total is None or more is None else total + more
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0][:500]

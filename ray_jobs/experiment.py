@@ -1,0 +1,98 @@
+"""The Ray job's entry point: `python -m ray_jobs.experiment`.
+
+Fetches the assignment, starts one worker group as large as the largest arm, waits for it, and says how it
+ended. Neither this process nor Ray Train's controller loads torch: only the ranks do, which saves
+seconds of every start (so `DataParallelTrainer`, which `TorchTrainer` extends, and process groups
+made by the ranks themselves).
+"""
+
+import logging
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+
+import ray
+import ray.train
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+from phantom_core.protocol import Assignment, ExperimentFinished, Progress, Reason
+from ray_jobs.environment import JobEnvironment, JobError
+from ray_jobs.rank_entry import rank_main
+from ray_jobs.reporter import Reporter, fetch_assignment
+from ray_jobs.spool import Spool, spool_folder
+
+log = logging.getLogger(__name__)
+
+LAST_WORD_S = 60.0
+"""Seconds for which the driver goes on trying to deliver its last events."""
+
+
+def main(environment: Mapping[str, str] = os.environ) -> int:
+    """Runs the job; the exit code is Ray's verdict on it (0: every run was made, however it ended)."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    try:
+        job = JobEnvironment.read(environment)
+        assignment = fetch_assignment(job)
+    except JobError as error:
+        log.error("%s", error)
+        return 2
+    folder = spool_folder(assignment.experiment_id, assignment.attempt, "driver")
+    with (
+        Spool(folder, "driver", assignment.experiment_id, assignment.attempt) as spool,
+        Reporter(job, folder) as reporter,
+    ):
+        total = len(assignment.runs)
+        spool.emit(Progress(message="starting the worker group", done=0, total=total))
+        finished = _train(job, assignment)
+        spool.emit(finished)
+        if not reporter.drain(LAST_WORD_S):
+            log.error("the last events stay in %s: %s", folder, reporter.refused or "service not reached")
+    return 0 if finished.outcome == "succeeded" else 1
+
+
+def _train(job: JobEnvironment, assignment: Assignment) -> ExperimentFinished:
+    try:
+        ray.init(logging_level=logging.WARNING)
+        trainer = _trainer(job, assignment)
+        trainer.fit()
+    except KeyboardInterrupt:
+        return ExperimentFinished(
+            outcome="cancelled", reason=Reason.JOB_STOPPED, message="the Ray job was told to stop"
+        )
+    except Exception as error:
+        log.exception("the worker group failed")
+        message = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        return ExperimentFinished(outcome="failed", reason=Reason.WORKER_LOST, message=message[:2000])
+    return ExperimentFinished(outcome="succeeded")
+
+
+def _trainer(job: JobEnvironment, assignment: Assignment) -> DataParallelTrainer:
+    resources = assignment.plan.spec.resources
+    ranks = assignment.plan.world_size
+    gpus = ray.cluster_resources().get("GPU", 0)
+    use_gpu = resources.device == "cuda" or (resources.device == "auto" and gpus >= ranks)
+    return DataParallelTrainer(
+        rank_main,
+        train_loop_config={
+            "job": job.variables(),
+            "assignment": assignment.model_dump_json(),
+            "use_gpu": use_gpu,
+        },
+        scaling_config=ray.train.ScalingConfig(
+            num_workers=ranks,
+            use_gpu=use_gpu,
+            resources_per_worker={"CPU": resources.cpus_per_rank, **({"GPU": 1} if use_gpu else {})},
+        ),
+        run_config=ray.train.RunConfig(
+            # Ray resumes silently where it finds the same name again, so no start shares one.
+            name=f"{assignment.experiment_id}.{assignment.attempt}.{time.time_ns()}",
+            storage_path=tempfile.mkdtemp(prefix="ghostwatt-train-"),
+            failure_config=ray.train.FailureConfig(max_failures=0),
+        ),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""The worker group's process groups: one for all ranks, one for every size of arm.
+
+Compute groups run NCCL on GPUs and gloo on CPUs. Control groups are always gloo: barriers and small
+objects go over them, so that a rank that waits does so on its CPU and never inside an NCCL kernel,
+which would burn power on a board that should idle.
+"""
+
+import os
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Self, TypeVar
+
+import torch
+import torch.distributed as dist
+
+T = TypeVar("T")
+
+COMPUTE_TIMEOUT = timedelta(minutes=10)
+"""A collective that takes longer than this has lost a peer."""
+
+
+@dataclass(frozen=True)
+class Team:
+    """The ranks of one arm: 0 ... p - 1 of the worker group."""
+
+    rank: int
+    """This rank."""
+    size: int
+    """Ranks in the team, p."""
+    compute: dist.ProcessGroup
+    """For the model's collectives."""
+    control: dist.ProcessGroup
+    """For barriers and small objects, on the CPU."""
+
+    def agree(self, ok: bool) -> bool:
+        """A barrier that carries a vote: waits for every rank of the team.
+
+        Args:
+            ok: Whether all is well on this rank.
+
+        Returns:
+            Whether all is well on all of them.
+        """
+        vote = torch.tensor([int(ok)])
+        dist.all_reduce(vote, op=dist.ReduceOp.MIN, group=self.control)
+        return bool(vote.item())
+
+    def gather(self, value: T) -> list[T]:
+        """Every rank's value, in rank order."""
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value, group=self.control)
+        return values
+
+    def from_first(self, value: T) -> T:
+        """Rank 0's value."""
+        values: list[Any] = [value]
+        dist.broadcast_object_list(values, src=0, group=self.control)
+        return values[0]  # type: ignore[no-any-return]
+
+
+class Ranks:
+    """All ranks of the worker group, as this one sees them; a context manager."""
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        world_size: int,
+        address: str,
+        device: torch.device,
+        sizes: Iterable[int],
+        longest_wait_s: float,
+    ) -> None:
+        """Joins the other ranks.
+
+        Args:
+            rank: This rank.
+            world_size: Ranks in the worker group.
+            address: `host:port` where rank 0 listens.
+            device: This rank's device; decides between NCCL and gloo.
+            sizes: World sizes of the arms.
+            longest_wait_s: Seconds that a rank outside an arm may have to wait.
+        """
+        self.rank = rank
+        self.world_size = world_size
+        self.device = device
+        self.backend = "nccl" if device.type == "cuda" else "gloo"
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        wait = timedelta(seconds=longest_wait_s)
+        dist.init_process_group(
+            "gloo", init_method=f"tcp://{address}", rank=rank, world_size=world_size, timeout=wait
+        )
+        self._teams: dict[int, Team] = {}
+        for size in sorted({*sizes, world_size}):
+            members = list(range(size))
+            compute = dist.new_group(members, backend=self.backend, timeout=COMPUTE_TIMEOUT)
+            control = dist.new_group(members, backend="gloo", timeout=wait)
+            if rank < size:
+                self._teams[size] = Team(rank=rank, size=size, compute=compute, control=control)
+
+    @property
+    def everyone(self) -> Team:
+        """The team of all ranks."""
+        return self._teams[self.world_size]
+
+    def team(self, size: int) -> Team | None:
+        """The team of an arm of that size; None if this rank is outside it."""
+        return self._teams.get(size)
+
+    def close(self) -> None:
+        """Leaves all groups."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def listening_address(host: str) -> str:
+    """`host:port` with a port that is free right now on this host."""
+    with socket.create_server((host, 0)) as server:
+        return f"{host}:{server.getsockname()[1]}"
+
+
+def use_interface_of(host: str) -> None:
+    """Keeps gloo and NCCL on loopback when the whole group is on one host that only knows loopback."""
+    if host.startswith("127."):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")

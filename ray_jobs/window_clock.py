@@ -1,0 +1,127 @@
+"""Windows between barriers: synchronize, barrier, read the meter; train; synchronize, barrier, read again."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from phantom_core.meters.base import EnergyReading, Instant, Meter
+from phantom_core.meters.windows import window_energy
+from phantom_core.protocol import Phase, Window
+
+
+class PeerFailed(Exception):
+    """Another rank of the arm could not finish its part of the window."""
+
+
+@dataclass
+class OpenWindow:
+    """A window that is being measured; what it held is filled in before it closes."""
+
+    steps: int = 0
+    """Optimizer steps inside."""
+    samples: int = 0
+    """Rows trained on or evaluated."""
+    duration_s: float | None = field(default=None, init=False)
+    """Seconds; None until closed."""
+    energy_mj: float | None = field(default=None, init=False)
+    """Millijoules of this rank's device; None until closed, if unknown, and on ranks that read no device."""
+
+
+class WindowClock:
+    """Opens and closes windows on one rank.
+
+    Ranks that share a device leave the reading to the lowest of them (`meter` None for the others), so that
+    a board is counted once; all of them still keep the barriers.
+    """
+
+    def __init__(
+        self,
+        meter: Meter | None,
+        *,
+        agree: Callable[[bool], bool],
+        synchronize: Callable[[], None],
+        emit: Callable[[Window], None],
+        charged: bool,
+    ) -> None:
+        """Args.
+
+        meter: Reads this rank's device; None if another rank does.
+        agree: A barrier over the arm's ranks that tells whether all are well.
+        synchronize: Waits for this rank's device.
+        emit: Takes a finished window; called after the closing barrier.
+        charged: Whether the device works for the arm.
+        """
+        self._meter = meter
+        self._agree = agree
+        self._synchronize = synchronize
+        self._emit = emit
+        self._charged = charged
+        self._counts: dict[Phase, int] = {}
+
+    @contextmanager
+    def window(self, phase: Phase) -> Iterator[OpenWindow]:
+        """Measures its body on all ranks at once.
+
+        A body that raises still takes part in the closing barrier and votes no there, so that no rank waits for
+        ever, the energy spent until then is recorded, and then the error goes on.
+
+        Raises:
+            PeerFailed: The body succeeded here, but not on every rank.
+        """
+        inside = OpenWindow()
+        self._synchronize()
+        if not self._agree(True):
+            raise PeerFailed("another rank failed before the window opened")
+        start, start_reading = self._read()
+        try:
+            yield inside
+            self._synchronize()
+        except BaseException:
+            self._agree(False)
+            self._close(phase, inside, start, start_reading)
+            raise
+        all_well = self._agree(True)
+        self._close(phase, inside, start, start_reading)
+        if not all_well:
+            raise PeerFailed(f"another rank failed in the {phase} window")
+
+    def _read(self) -> tuple[Instant, EnergyReading | None]:
+        reading = self._meter.read_energy() if self._meter is not None else None
+        return (reading.instant if reading is not None else Instant.now()), reading
+
+    def _close(
+        self,
+        phase: Phase,
+        inside: OpenWindow,
+        start: Instant,
+        start_reading: EnergyReading | None,
+    ) -> None:
+        end, end_reading = self._read()
+        inside.duration_s = end.monotonic_s - start.monotonic_s
+        index = self._counts.get(phase, 0)
+        self._counts[phase] = index + 1
+        if self._meter is None or start_reading is None or end_reading is None:
+            return
+        energy = window_energy(start_reading, end_reading)
+        inside.energy_mj = energy.energy_mj
+        device = self._meter.device
+        self._emit(
+            Window(
+                phase=phase,
+                index=index,
+                host=device.host,
+                device_uuid=device.uuid,
+                charged=self._charged,
+                started_at=start.at,
+                started_monotonic_s=start.monotonic_s,
+                duration_s=inside.duration_s,
+                steps=inside.steps,
+                samples=inside.samples,
+                energy_mj=energy.energy_mj,
+                uncertainty_mj=energy.uncertainty_mj,
+                method=energy.method,
+                scope=energy.scope,
+                reason=energy.reason,
+                flags=energy.flags,
+            )
+        )

@@ -1,0 +1,219 @@
+"""One rank's loop over rounds and arms."""
+
+import platform
+import socket
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import ray
+import ray.train
+import ray.train.collective
+import torch
+
+import phantom_core
+from phantom_core.meters.base import Meter
+from phantom_core.meters.choose import MeterRequest, open_meter
+from phantom_core.protocol import (
+    AssignedRun,
+    Assignment,
+    DeviceInfo,
+    ExperimentStarted,
+    Payload,
+    Phase,
+    Progress,
+    RankInfo,
+)
+from phantom_core.tasks import Dataset, load_task
+from ray_jobs.arm_run import ArmRun
+from ray_jobs.environment import JobEnvironment
+from ray_jobs.node_agent import NodeAgent, start_node_agent
+from ray_jobs.ranks import Ranks, Team, listening_address, use_interface_of
+from ray_jobs.spool import Spool, spool_folder
+from ray_jobs.window_clock import WindowClock
+
+LAST_WORD_S = 120.0
+"""Seconds for which a node goes on trying to deliver its ranks' last events."""
+
+
+def work(job: JobEnvironment, assignment: Assignment, *, use_gpu: bool) -> None:
+    """Joins the other ranks and makes every run of the assignment.
+
+    Args:
+        job: The service and the experiment.
+        assignment: The plan and the runs still to make.
+        use_gpu: Whether this rank has a GPU.
+    """
+    context = ray.train.get_context()
+    rank = context.get_world_rank()
+    resources = assignment.plan.spec.resources
+    device = _device(use_gpu)
+    if device.type == "cpu":
+        torch.set_num_threads(max(1, int(resources.cpus_per_rank)))
+    folder = spool_folder(assignment.experiment_id, assignment.attempt, "ranks")
+    with ExitStack() as stack:
+        spool = stack.enter_context(
+            Spool(folder, f"rank-{rank}", assignment.experiment_id, assignment.attempt)
+        )
+        ranks = stack.enter_context(_join(assignment, rank, context.get_world_size(), device))
+        request = _meter_request(device, rank)
+        meter = stack.enter_context(open_meter(request))
+        bench = Bench(assignment, ranks, spool, meter)
+        requests = ranks.everyone.gather((meter.device.host, context.get_local_rank(), request))
+        agent: NodeAgent | None = None
+        if context.get_local_rank() == 0:
+            local = [told for host, _, told in requests if host == meter.device.host]
+            agent = start_node_agent(job, assignment, folder, local)
+            stack.callback(agent.stop, LAST_WORD_S)
+        bench.announce(platform.node())
+        bench.make_all_runs()
+
+
+class Bench:
+    """Everything that the runs of one rank share: groups, meter, data, spool."""
+
+    def __init__(self, assignment: Assignment, ranks: Ranks, spool: Spool, meter: Meter) -> None:
+        """Args: what to do, with whom, where events go, what reads this rank's device."""
+        self._assignment = assignment
+        self._plan = assignment.plan
+        self._ranks = ranks
+        self._spool = spool
+        self._meter = meter
+        self._devices = ranks.everyone.gather(meter.device)
+        self._dataset: Dataset = load_task(
+            self._plan.spec.task, [Path(root) for root in assignment.data_roots]
+        )
+
+    def announce(self, host: str) -> None:
+        """Tells the service that the worker group is there, with its devices and versions."""
+        if self._ranks.rank == 0:
+            self._spool.emit(
+                ExperimentStarted(
+                    backend="nccl" if self._ranks.backend == "nccl" else "gloo",
+                    ranks=tuple(
+                        RankInfo(rank=rank, host=device.host, device_uuid=device.uuid)
+                        for rank, device in enumerate(self._devices)
+                    ),
+                    devices=tuple(_distinct(self._devices)),
+                    versions=_versions(),
+                )
+            )
+
+    def make_all_runs(self) -> None:
+        """Measures idle power, makes every run in order, measures idle power again."""
+        runs = self._assignment.runs
+        self._rest("idle_before")
+        for number, run in enumerate(runs):
+            self._progress(f"round {run.round + 1}: {run.arm}", number)
+            self._make_one(run)
+        self._rest("idle_after")
+        self._progress("all runs made", len(runs))
+
+    def _make_one(self, run: AssignedRun) -> None:
+        planned = self._plan.arm(run.arm)
+        team = self._ranks.team(planned.arm.world_size)
+        emit = partial(self._spool.emit, run=(run.run_id, run.attempt))
+        everyone = self._ranks.everyone
+        if team is None:
+            # Its two barriers are the whole group's, which the arm's ranks keep before and after their run.
+            with self._clock(everyone, emit, charged=False).window("waiting"):
+                return
+        everyone.agree(True)
+        reader = self._reads_meter(team.size)
+        ArmRun(
+            run,
+            planned,
+            self._plan.spec.measurement,
+            self._dataset,
+            team=team,
+            clock=self._clock(team, emit, charged=True),
+            reads_meter=reader,
+            device=self._ranks.device,
+            emit=emit,
+        ).make()
+        everyone.agree(True)
+
+    def _rest(self, phase: Phase) -> None:
+        seconds = self._plan.spec.measurement.idle_baseline_s
+        if seconds <= 0:
+            return
+        with self._clock(self._ranks.everyone, self._spool.emit, charged=False).window(phase):
+            time.sleep(seconds)
+
+    def _clock(self, team: Team, emit: Callable[[Payload], object], *, charged: bool) -> WindowClock:
+        return WindowClock(
+            self._meter if self._reads_meter(team.size) else None,
+            agree=team.agree,
+            synchronize=self._synchronize,
+            emit=emit,
+            charged=charged,
+        )
+
+    def _reads_meter(self, team_size: int) -> bool:
+        """Whether this rank is the lowest of those that share its device, so that the device is read once."""
+        mine = (self._meter.device.host, self._meter.device.uuid)
+        sharing = [
+            rank
+            for rank, device in enumerate(self._devices[:team_size])
+            if (device.host, device.uuid) == mine
+        ]
+        return sharing[:1] == [self._ranks.rank]
+
+    def _synchronize(self) -> None:
+        if self._ranks.device.type == "cuda":
+            torch.cuda.synchronize(self._ranks.device)
+
+    def _progress(self, message: str, done: int) -> None:
+        if self._ranks.rank == 0:
+            self._spool.emit(Progress(message=message, done=done, total=len(self._assignment.runs)))
+
+
+def _join(assignment: Assignment, rank: int, world_size: int, device: torch.device) -> Ranks:
+    host = ray.util.get_node_ip_address()
+    use_interface_of(host)
+    address = listening_address(host) if rank == 0 else None
+    told: str = ray.train.collective.broadcast_from_rank_zero(address)
+    return Ranks(
+        rank=rank,
+        world_size=world_size,
+        address=told,
+        device=device,
+        sizes={planned.arm.world_size for planned in assignment.plan.arms},
+        longest_wait_s=assignment.plan.spec.resources.deadline_s,
+    )
+
+
+def _device(use_gpu: bool) -> torch.device:
+    if not use_gpu:
+        return torch.device("cpu")
+    from ray.train.torch import get_device
+
+    return get_device()
+
+
+def _meter_request(device: torch.device, rank: int) -> MeterRequest:
+    if device.type == "cuda":
+        uuid = str(torch.cuda.get_device_properties(device).uuid)
+        return MeterRequest.cuda(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
+    return MeterRequest.cpu(rank=rank)
+
+
+def _distinct(devices: list[DeviceInfo]) -> list[DeviceInfo]:
+    return list({(device.host, device.uuid): device for device in devices}.values())
+
+
+def _versions() -> dict[str, str]:
+    versions = {
+        "ghostwatt": phantom_core.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "ray": ray.__version__,
+        "host": socket.gethostname(),
+    }
+    if torch.version.cuda:
+        versions["cuda"] = torch.version.cuda
+    if torch.cuda.is_available():
+        versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    return versions

@@ -1,0 +1,259 @@
+"""A Ray head that the service starts for itself, owns and ends: on loopback, with a token.
+
+`ray stop` would end every Ray on the machine, so this ends the processes that it started and no others. A
+head that outlived a killed service is found again through `head.json` and adopted, with its jobs.
+"""
+
+import json
+import logging
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Self
+
+import httpx
+import psutil
+
+from services.processes import end, family
+
+log = logging.getLogger(__name__)
+
+MARK = "GHOSTWATT_RAY_HEAD"
+STARTUP_DEADLINE_S = 120.0
+STOP_GRACE_S = 4.0
+OBJECT_STORE_BYTES = 200_000_000
+"""Nothing large goes through Ray's object store; its default would take 30 % of the memory."""
+
+
+class RayHeadError(Exception):
+    """The head did not come up; the message says what was seen."""
+
+
+@dataclass(frozen=True)
+class HeadRecord:
+    """What is written down of a running head."""
+
+    pid: int
+    """The leading process."""
+    created_at_s: float
+    """Its creation time, since process ids come round again."""
+    mark: str
+    """Value of the variable that its family carries."""
+    address: str
+    """The dashboard's address, where jobs are submitted."""
+    temp_dir: str
+    """Ray's folder for sessions."""
+
+
+class RayHead:
+    """Starts or adopts a head on entry, ends it on exit."""
+
+    def __init__(self, folder: Path, *, startup_deadline_s: float = STARTUP_DEADLINE_S) -> None:
+        """Args: folder for token, log and record; seconds that the head may take to come up."""
+        self._folder = folder
+        self._startup_deadline_s = startup_deadline_s
+        self._record: HeadRecord | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        """The job server's address."""
+        assert self._record is not None, "the head is started first"
+        return self._record.address
+
+    @property
+    def token(self) -> str:
+        """The token without which the head answers nobody."""
+        return self._token_file.read_text().strip()
+
+    def start(self) -> None:
+        """Adopts the head that is recorded, if it lives and answers; else starts one and waits until it answers.
+
+        Raises:
+            RayHeadError: It ended, or did not answer in time.
+        """
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        record = self._recorded()
+        if record is not None:
+            if _living(record) and self._answers(record.address):
+                log.info("adopted the Ray head at %s", record.address)
+                self._record = record
+                return
+            self._end(record)
+        self._launch()
+
+    def alive(self) -> bool:
+        """Whether the head's leading process lives."""
+        return self._record is not None and _living(self._record)
+
+    def stop(self) -> None:
+        """Ends the head and everything that runs on it; safe to call twice."""
+        if self._record is not None:
+            self._end(self._record)
+            self._record = None
+        if self._process is not None:
+            self._process.wait(timeout=5)
+            self._process = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
+    @property
+    def _token_file(self) -> Path:
+        return self._folder / "token"
+
+    @property
+    def _record_file(self) -> Path:
+        return self._folder / "head.json"
+
+    @property
+    def _log_file(self) -> Path:
+        return self._folder / "head.log"
+
+    def _recorded(self) -> HeadRecord | None:
+        try:
+            return HeadRecord(**json.loads(self._record_file.read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def _launch(self) -> None:
+        descriptor = os.open(self._token_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_hex(32))
+        mark = secrets.token_hex(16)
+        # Ray puts sockets below this folder, and their paths must stay under 107 bytes.
+        temp_dir = tempfile.mkdtemp(prefix="ghostwatt-", dir="/tmp")  # noqa: S108
+        port, client_port = _free_ports(2)
+        address = f"http://127.0.0.1:{port}"
+        with self._log_file.open("wb") as output:
+            self._process = subprocess.Popen(
+                _command(port, client_port, temp_dir),
+                env=self._environment(mark),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        created_at_s = psutil.Process(self._process.pid).create_time()
+        self._record = HeadRecord(self._process.pid, created_at_s, mark, address, temp_dir)
+        self._record_file.write_text(json.dumps(asdict(self._record)))
+        try:
+            self._wait_until_ready(address)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _environment(self, mark: str) -> dict[str, str]:
+        # Settings and keys of the service are none of a worker's business.
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("GHOSTWATT_", "RAY_")) and name != "DATABASE_URL"
+        }
+        return inherited | {
+            MARK: mark,
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN_PATH": str(self._token_file),
+            # Despite its name it means: this is a cluster of one machine, use the loopback address alone.
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+            # Ray Train aborts gracefully on SIGINT.
+            "RAY_JOB_STOP_SIGNAL": "SIGINT",
+            "RAY_JOB_STOP_WAIT_TIME_S": "15",
+            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+            "RAY_TRAIN_V2_ENABLED": "1",
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    def _wait_until_ready(self, address: str) -> None:
+        """Ready is: the jobs server answers and a node is alive; `ray start` saying so is not enough."""
+        assert self._process is not None
+        end_at = time.monotonic() + self._startup_deadline_s
+        while time.monotonic() < end_at:
+            if self._process.poll() is not None:
+                raise RayHeadError(
+                    f"the Ray head ended at once with code {self._process.returncode}: {self._log_tail()}"
+                )
+            if self._answers(address):
+                return
+            time.sleep(0.2)
+        raise RayHeadError(
+            f"the Ray head did not answer within {self._startup_deadline_s:.0f} s: {self._log_tail()}"
+        )
+
+    def _answers(self, address: str) -> bool:
+        headers = {"Authorization": f"Bearer {self.token}"}
+        try:
+            with httpx.Client(base_url=address, headers=headers, timeout=5, trust_env=False) as client:
+                if not client.get("/api/jobs/").is_success:
+                    return False
+                nodes = client.get("/api/v0/nodes").json()["data"]["result"]["result"]
+                return any(node.get("state") == "ALIVE" for node in nodes)
+        except (httpx.HTTPError, OSError, ValueError, KeyError, TypeError):
+            return False
+
+    def _log_tail(self) -> str:
+        try:
+            return self._log_file.read_text(errors="replace")[-2000:]
+        except OSError as error:
+            return str(error)
+
+    def _end(self, record: HeadRecord) -> None:
+        leader = psutil.Process(record.pid) if _living(record) else None
+        # Whoever is found before the head ends can't hide by losing its parent afterwards.
+        members = family(leader, record.pid, MARK, record.mark)
+        stuck = end(members, STOP_GRACE_S)
+        stuck += end(family(None, record.pid, MARK, record.mark), STOP_GRACE_S)
+        if stuck:
+            log.warning("processes of the Ray head that can't be ended: %s", [p.pid for p in stuck])
+        shutil.rmtree(record.temp_dir, ignore_errors=True)
+        self._record_file.unlink(missing_ok=True)
+
+
+def _living(record: HeadRecord) -> bool:
+    try:
+        return abs(psutil.Process(record.pid).create_time() - record.created_at_s) < 1.0
+    except psutil.Error:
+        return False
+
+
+def _command(port: int, client_port: int, temp_dir: str) -> list[str]:
+    return [
+        sys.executable,
+        "-m",
+        "ray.scripts.scripts",
+        "start",
+        "--head",
+        "--block",
+        "--node-ip-address=127.0.0.1",
+        "--port=0",
+        "--dashboard-host=127.0.0.1",
+        f"--dashboard-port={port}",
+        "--dashboard-agent-listen-port=0",
+        "--min-worker-port=0",
+        "--max-worker-port=0",
+        f"--ray-client-server-port={client_port}",
+        f"--temp-dir={temp_dir}",
+        f"--object-store-memory={OBJECT_STORE_BYTES}",
+        "--disable-usage-stats",
+        "--include-log-monitor=false",
+    ]
+
+
+def _free_ports(count: int) -> list[int]:
+    servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    try:
+        return [server.getsockname()[1] for server in servers]
+    finally:
+        for server in servers:
+            server.close()
