@@ -1,0 +1,234 @@
+"""The database, SQLite or PostgreSQL behind one interface: short reads, short writes, the schema's version.
+
+A write on SQLite begins with BEGIN IMMEDIATE: a transaction that reads first and writes later would fail at
+once, whatever the timeout, if another had written in between. On PostgreSQL, callers lock the rows that they
+decide on.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from sqlalchemy import Connection, Engine, create_engine, event, func, make_url, select, text
+from sqlalchemy.engine import URL, Dialect
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.orm import Session
+from sqlalchemy.types import DateTime, TypeDecorator
+
+from services.errors import DatabaseError, DatabaseUnavailable
+
+BUSY_TIMEOUT_S = 10.0
+"""Seconds that a SQLite write waits for another process's."""
+
+_WRITES = "ghostwatt_writes"
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An instant: aware and in UTC in Python, `timestamptz` on PostgreSQL, UTC text on SQLite."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Refuses a time without a zone; SQLite would store it as if it were UTC."""
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"{value!r} has no time zone; give an aware time, such as datetime.now(UTC)")
+        utc = value.astimezone(UTC)
+        return utc.replace(tzinfo=None) if dialect.name == "sqlite" else utc
+
+    def process_result_value(self, value: datetime | None, _dialect: Dialect) -> datetime | None:
+        """Gives the zone back that SQLite drops."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class Database:
+    """One database and its pool of connections; a context manager.
+
+    Args:
+        url: `sqlite:///<file>` or `postgresql+psycopg://...`. A database in memory is refused: threads
+            would each see their own.
+
+    Raises:
+        DatabaseError: The URL can't be used.
+    """
+
+    def __init__(self, url: str) -> None:
+        parsed = make_url(url)
+        self.is_sqlite = parsed.get_backend_name() == "sqlite"
+        """Whether it is SQLite; PostgreSQL otherwise."""
+        self.file = _sqlite_file(parsed) if self.is_sqlite else None
+        """SQLite's file."""
+        if not self.is_sqlite and parsed.get_backend_name() != "postgresql":
+            raise DatabaseError(
+                f"{parsed.get_backend_name()} is not supported; use sqlite:/// or postgresql+psycopg://"
+            )
+        self._engine = _sqlite_engine(parsed) if self.is_sqlite else _postgresql_engine(parsed)
+        self._writes = self._engine.execution_options(**{_WRITES: True})
+        # SQLite's own busy handler sleeps and retries, so writers of one process would starve each other.
+        self._turn = threading.Lock() if self.is_sqlite else nullcontext()
+
+    @property
+    def name(self) -> str:
+        """The URL without its password."""
+        return self._engine.url.render_as_string(hide_password=True)
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """A session that sees one consistent state and changes nothing.
+
+        Raises:
+            DatabaseUnavailable: The database can't be reached.
+        """
+        with _translated(), Session(self._engine, expire_on_commit=False, autoflush=False) as session:
+            yield session
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """A session that is committed at the end, or rolled back by an exception.
+
+        Raises:
+            DatabaseUnavailable: The database can't be reached, or stayed locked for `BUSY_TIMEOUT_S`.
+        """
+        with _translated(), self._turn, Session(self._writes, expire_on_commit=False) as session:
+            yield session
+            session.commit()
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """A bare connection outside any transaction, for migrations."""
+        with _translated(), self._engine.connect() as connection:
+            yield connection
+
+    def check(self) -> None:
+        """Asks the database for an answer.
+
+        Raises:
+            DatabaseUnavailable: None came.
+        """
+        with self.read() as session:
+            session.execute(select(1))
+
+    def migrate(self, revision: str = "head") -> None:
+        """Brings the tables to a revision; any number of processes may do so at once.
+
+        Raises:
+            DatabaseError: The tables are newer than this version knows.
+        """
+        from services.schema import migrate
+
+        migrate(self, revision)
+
+    def revision(self) -> str | None:
+        """The tables' revision; None before the first migration."""
+        from services.schema import revision
+
+        return revision(self)
+
+    def is_at_head(self) -> bool:
+        """Whether the tables are those of this version."""
+        from services.schema import head
+
+        return self.revision() == head()
+
+    def close(self) -> None:
+        """Closes all idle connections; safe to call twice."""
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def now(session: Session) -> datetime:
+    """The moment by the clock that all service processes share: the database server's, or SQLite's host's."""
+    if session.get_bind().dialect.name == "sqlite":
+        return datetime.now(UTC)
+    moment: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
+    return moment.astimezone(UTC)
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except (OperationalError, InterfaceError, PoolTimeout) as error:
+        raise _unavailable(error) from error
+    except DBAPIError as error:
+        if error.connection_invalidated:
+            raise _unavailable(error) from error
+        raise
+
+
+def _unavailable(error: Exception) -> DatabaseUnavailable:
+    cause = str(getattr(error, "orig", None) or error).strip().splitlines()
+    return DatabaseUnavailable(f"the database did not answer: {cause[0] if cause else type(error).__name__}")
+
+
+def _sqlite_file(url: URL) -> Path:
+    if not url.database or url.database == ":memory:" or url.query:
+        raise DatabaseError(
+            f"{url.render_as_string()} names no plain file; use sqlite:///<path>, which all threads share"
+        )
+    return Path(url.database).absolute()
+
+
+def _sqlite_engine(url: URL) -> Engine:
+    file = _sqlite_file(url)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    engine = create_engine(url.set(database=str(file)), connect_args={"timeout": BUSY_TIMEOUT_S})
+
+    @event.listens_for(engine, "connect")
+    def set_up(dbapi: Any, _record: object) -> None:
+        # The driver must begin no transaction by itself: `begin` below says which kind.
+        dbapi.isolation_level = None
+        cursor = dbapi.cursor()
+        for pragma in (
+            "journal_mode = WAL",
+            "synchronous = FULL",
+            "foreign_keys = ON",
+            f"busy_timeout = {round(BUSY_TIMEOUT_S * 1_000)}",
+            "cache_size = -32768",
+            "temp_store = MEMORY",
+            "journal_size_limit = 67108864",
+        ):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        writes = connection.get_execution_options().get(_WRITES, False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def _postgresql_engine(url: URL) -> Engine:
+    # A server that restarted leaves dead connections in the pool; each is tried before it is lent.
+    engine = create_engine(
+        url.set(drivername="postgresql+psycopg"),
+        pool_pre_ping=True,
+        pool_size=10,
+        max_overflow=10,
+        pool_timeout=BUSY_TIMEOUT_S,
+        connect_args={"connect_timeout": 10, "application_name": "ghostwatt"},
+    )
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        if connection.get_execution_options().get(_WRITES, False):
+            connection.execute(text(f"SET LOCAL lock_timeout = '{round(BUSY_TIMEOUT_S * 1_000)}ms'"))
+
+    return engine

@@ -1,0 +1,80 @@
+"""What services refuse, and why; the messages are for the person who asked.
+
+ServiceError
+|-- SpecError            a spec can't be run as it is; carries one problem per wrong field
+|-- NotFound             no experiment, run or key of that id
+|-- QueryError           a filter, sort or cursor that can't be used
+|-- NotComparable        the asked comparison can't exist (no such arm)
+|-- KeyRefused           no such API key, revoked, expired, or without the scope
+|-- LeaseLost            another process owns the experiment now
+`-- DatabaseError
+    |-- DatabaseUnavailable   it can't be reached, or is locked for longer than the limit
+    `-- MigrationNeeded       its tables are not those of this version
+"""
+
+from collections.abc import Sequence
+
+from phantom_core.spec import SpecModel
+
+
+class Problem(SpecModel):
+    """One thing that is wrong with a spec, or worth knowing before it runs."""
+
+    field: str
+    """Where: a dotted path such as `arms.1.ghosts`."""
+    message: str
+    """What the value is, what the limit is, and the way out."""
+    value: str | None = None
+    """The value, as text."""
+    arm: str | None = None
+    """Name of the arm, if it is about one."""
+
+
+class ServiceError(Exception):
+    """A service can't do what was asked; the message says what to do about it."""
+
+
+class SpecError(ServiceError):
+    """A spec can't be run as it is."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        """What is wrong, one entry for each."""
+        super().__init__("; ".join(f"{problem.field}: {problem.message}" for problem in problems))
+
+
+class NotFound(ServiceError):
+    """Nothing has that id."""
+
+    def __init__(self, noun: str, identifier: str) -> None:
+        self.noun = noun
+        """`experiment`, `run`, `arm` or `API key`."""
+        super().__init__(f"there is no {noun} {identifier!r}; it may have been deleted, or never existed")
+
+
+class QueryError(ServiceError):
+    """A filter, sort or cursor that can't be used."""
+
+
+class NotComparable(ServiceError):
+    """The asked comparison can't exist."""
+
+
+class KeyRefused(ServiceError):
+    """The API key opens nothing here."""
+
+
+class LeaseLost(ServiceError):
+    """Another process owns the experiment now, or it has ended; stop working on it."""
+
+
+class DatabaseError(ServiceError):
+    """The database can't be used."""
+
+
+class DatabaseUnavailable(DatabaseError):
+    """The database can't be reached, or was locked for longer than the limit."""
+
+
+class MigrationNeeded(DatabaseError):
+    """The database's tables are not those of this version."""

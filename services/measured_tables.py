@@ -1,0 +1,117 @@
+"""Tables of what was measured: devices, windows, metric points, power samples.
+
+A metric point is a row of a table that, on SQLite, is its own index, so a run's history lies in one place.
+Power samples are stored in blocks, one row per series that a sampler sent: docs/decisions/power-in-blocks.md.
+"""
+
+from datetime import datetime
+
+from sqlalchemy import BigInteger, ForeignKey, Index, SmallInteger, String, Text, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column
+
+from services.columns import Base, Blob, Id, Key
+from services.database import UtcDateTime
+
+
+class Device(Base):
+    """A board or processor that an experiment's energy was read from."""
+
+    __tablename__ = "devices"
+
+    key: Mapped[int] = mapped_column(Key, primary_key=True)
+    experiment_id: Mapped[str] = mapped_column(ForeignKey("experiments.id", ondelete="CASCADE"))
+    host: Mapped[str] = mapped_column(String(255))
+    uuid: Mapped[str] = mapped_column(String(255))
+    attempt: Mapped[int] = mapped_column(default=0)
+    """Experiment's attempt that described it last; 0 while only its windows or samples have come."""
+    kind: Mapped[str | None] = mapped_column(String(16))
+    name: Mapped[str | None] = mapped_column(String(255), index=True)
+    method: Mapped[str | None] = mapped_column(String(32))
+    scope: Mapped[str | None] = mapped_column(String(32))
+    reason: Mapped[str | None] = mapped_column(Text)
+    driver: Mapped[str | None] = mapped_column(String(64))
+    power_limit_mw: Mapped[float | None]
+    memory_bytes: Mapped[int | None] = mapped_column(BigInteger)
+
+    __table_args__ = (UniqueConstraint("experiment_id", "host", "uuid"),)
+
+
+class Window(Base):
+    """What one device did between two barriers, as one source told it."""
+
+    __tablename__ = "windows"
+
+    key: Mapped[int] = mapped_column(Key, primary_key=True)
+    experiment_id: Mapped[str] = mapped_column(ForeignKey("experiments.id", ondelete="CASCADE"))
+    run_key: Mapped[int | None] = mapped_column(ForeignKey("runs.key", ondelete="CASCADE"))
+    """None for windows of the experiment, such as its idle baseline."""
+    device_key: Mapped[int] = mapped_column(ForeignKey("devices.key", ondelete="CASCADE"), index=True)
+    attempt: Mapped[int]
+    """Attempt of the run, or of the experiment."""
+    source: Mapped[str] = mapped_column(String(64))
+    seq: Mapped[int] = mapped_column(BigInteger)
+    phase: Mapped[str] = mapped_column(String(16))
+    number: Mapped[int]
+    """Counts the windows of this phase in this run."""
+    charged: Mapped[bool]
+    started_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    started_monotonic_s: Mapped[float]
+    duration_s: Mapped[float]
+    steps: Mapped[int] = mapped_column(BigInteger)
+    samples: Mapped[int] = mapped_column(BigInteger)
+    energy_mj: Mapped[float | None]
+    uncertainty_mj: Mapped[float | None]
+    method: Mapped[str | None] = mapped_column(String(32))
+    scope: Mapped[str | None] = mapped_column(String(32))
+    reason: Mapped[str | None] = mapped_column(Text)
+    flags: Mapped[list[str] | None]
+
+    __table_args__ = (
+        Index("ix_windows_run", "run_key", "attempt"),
+        Index("ix_windows_experiment", "experiment_id", "phase"),
+    )
+
+
+class Metric(Base):
+    """One value of one metric at one step."""
+
+    __tablename__ = "metrics"
+
+    run_key: Mapped[int] = mapped_column(ForeignKey("runs.key", ondelete="CASCADE"), primary_key=True)
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    attempt: Mapped[int] = mapped_column(SmallInteger, primary_key=True)
+    step: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    seq: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    """Number of the event that brought it, so that a value told twice at one step is kept twice."""
+    value: Mapped[float | None]
+    non_finite: Mapped[str | None] = mapped_column(String(4))
+    energy_mj: Mapped[float | None]
+    training_s: Mapped[float | None]
+
+    __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012 - read by SQLAlchemy
+
+
+class PowerSample(Base):
+    """A block of consecutive power readings of one device."""
+
+    __tablename__ = "power_samples"
+
+    key: Mapped[int] = mapped_column(Key, primary_key=True)
+    device_key: Mapped[int] = mapped_column(ForeignKey("devices.key", ondelete="CASCADE"))
+    subject_id: Mapped[str] = mapped_column(Id)
+    attempt: Mapped[int]
+    method: Mapped[str] = mapped_column(String(16))
+    started_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    ended_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    started_monotonic_s: Mapped[float]
+    ended_monotonic_s: Mapped[float]
+    sample_count: Mapped[int]
+    missing_count: Mapped[int]
+    """Reads that failed."""
+    least_mw: Mapped[float | None]
+    mean_mw: Mapped[float | None]
+    greatest_mw: Mapped[float | None]
+    readings: Mapped[bytes] = mapped_column(Blob)
+    """All of them, packed by `power_blocks.py`."""
+
+    __table_args__ = (Index("ix_power_samples_series", "device_key", "method", "started_monotonic_s"),)

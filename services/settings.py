@@ -1,0 +1,152 @@
+"""Everything that a person can set about the service, from the environment; each has a default and a unit."""
+
+import difflib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+PREFIX = "GHOSTWATT_"
+"""Start of every variable's name; the rest is the field's name in upper case."""
+
+
+class SettingsError(ValueError):
+    """A setting can't be used; the message names the variable, its value and what it may be."""
+
+
+def _database_in(data: dict[str, Any]) -> str:
+    return f"sqlite:///{data['data_dir']}/ghostwatt.sqlite3" if "data_dir" in data else ""
+
+
+def _roots_in(data: dict[str, Any]) -> tuple[Path, ...]:
+    return (data["data_dir"] / "data",) if "data_dir" in data else ()
+
+
+def _address(data: dict[str, Any]) -> str:
+    host = data.get("host", "127.0.0.1")
+    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
+    bracketed = f"[{reachable}]" if ":" in reachable else reachable
+    return f"http://{bracketed}:{data.get('port', 8411)}"
+
+
+class Settings(BaseModel):
+    """Frozen settings; `GHOSTWATT_PORT=9000` sets `port`, and so on for every field."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+        hide_input_in_errors=True,
+        validate_default=True,
+    )
+
+    data_dir: Path = Path("~/.local/share/ghostwatt")
+    """Folder for everything that the service keeps: database, spools, logs, Ray's files. `~` is expanded."""
+    database_url: str = Field(default_factory=_database_in, repr=False)
+    """`sqlite:///<path>` or `postgresql+psycopg://user:password@host/name`; default: a file in `data_dir`."""
+    host: str = "127.0.0.1"
+    """Address that the service listens on."""
+    port: int = Field(8411, ge=0, le=65_535)
+    """Port that it listens on; 0 lets the system choose."""
+    service_url: str = Field(default_factory=_address)
+    """Address at which jobs reach the service; default: from `host` and `port`."""
+    ray_address: str | None = None
+    """Jobs address of a Ray cluster, such as `http://head:8265`; `RAY_ADDRESS` sets it too.
+
+    None starts a head for this service alone."""
+    data_roots: tuple[Path, ...] = Field(default_factory=_roots_in)
+    """Folders that a `file` task's path may lie in, separated as in PATH; default: `data` in `data_dir`."""
+    lease_ttl_s: float = Field(30.0, gt=0, le=3_600)
+    """Seconds after which an experiment whose dispatcher has gone silent is taken over by another."""
+    poll_interval_s: float = Field(1.0, gt=0, le=60)
+    """Seconds between two looks at the queue and at running jobs."""
+    silence_deadline_s: float = Field(180.0, gt=0, le=86_400)
+    """Seconds without an event after which a running experiment's job counts as dead."""
+    start_deadline_s: float = Field(300.0, gt=0, le=86_400)
+    """Seconds from the job's start until its worker group must have reported."""
+    attempts: int = Field(2, ge=1, le=10)
+    """Starts of an experiment at most; more than one only after faults of the infrastructure."""
+    ingest_grace_s: float = Field(3_600.0, ge=0, le=2_592_000)
+    """Seconds after an experiment's end during which its job may still deliver late events."""
+    power_retention_days: float | None = Field(None, gt=0, le=36_500)
+    """Days for which power samples are kept after an experiment's end; None keeps them. Summaries stay."""
+
+    @field_validator("data_dir")
+    @classmethod
+    def _absolute(cls, folder: Path) -> Path:
+        return folder.expanduser().absolute()
+
+    @field_validator("data_roots")
+    @classmethod
+    def _absolute_roots(cls, folders: tuple[Path, ...]) -> tuple[Path, ...]:
+        return tuple(folder.expanduser().absolute() for folder in folders)
+
+    @field_validator("database_url")
+    @classmethod
+    def _known_database(cls, url: str) -> str:
+        if url.startswith("postgresql://"):
+            return "postgresql+psycopg://" + url.removeprefix("postgresql://")
+        if url.startswith(("postgresql+psycopg://", "sqlite:///")):
+            return url
+        raise ValueError("database_url starts with neither sqlite:/// nor postgresql+psycopg://")
+
+    @model_validator(mode="after")
+    def _lease_outlives_polls(self) -> Self:
+        if self.lease_ttl_s < 3 * self.poll_interval_s:
+            raise ValueError(
+                f"lease_ttl_s = {self.lease_ttl_s:g} is shorter than three poll intervals "
+                f"({self.poll_interval_s:g} s each); raise it or lower poll_interval_s"
+            )
+        return self
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Self:
+        """Reads the settings.
+
+        Args:
+            environment: Usually `os.environ`. A `GHOSTWATT_*` name that nearly is a setting's is refused:
+                one that silently does nothing is worse than a start that fails. Others are not looked at.
+
+        Raises:
+            SettingsError: A variable is misspelt or its value can't be used.
+        """
+        values: dict[str, Any] = {}
+        if environment.get("RAY_ADDRESS"):
+            values["ray_address"] = environment["RAY_ADDRESS"]
+        for variable, value in environment.items():
+            if not variable.startswith(PREFIX):
+                continue
+            name = variable.removeprefix(PREFIX).lower()
+            if name not in cls.model_fields:
+                meant = difflib.get_close_matches(name, cls.model_fields, n=1, cutoff=0.85)
+                if meant:
+                    raise SettingsError(f"{variable} is no setting; is {PREFIX}{meant[0].upper()} meant?")
+                continue
+            if value == "":
+                continue
+            values[name] = tuple(filter(None, value.split(os.pathsep))) if name == "data_roots" else value
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            raise SettingsError(_sentences(error, values)) from None
+
+
+def variables(settings: type[Settings] = Settings) -> list[str]:
+    """Names of the variables that set something, in the fields' order."""
+    return [PREFIX + name.upper() for name in settings.model_fields]
+
+
+def _sentences(error: ValidationError, values: Mapping[str, Any]) -> str:
+    sentences = []
+    for problem in error.errors(include_url=False, include_input=False):
+        name = str(problem["loc"][0]) if problem["loc"] else ""
+        if not name:
+            sentences.append(problem["msg"])
+            continue
+        # A database URL may hold a password, so it is named but not repeated.
+        shown = "" if name == "database_url" or name not in values else f" = {values[name]!r}"
+        sentences.append(f"{PREFIX}{name.upper()}{shown}: {problem['msg']}")
+    return "; ".join(sentences)
