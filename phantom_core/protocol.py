@@ -41,9 +41,7 @@ class Reason(StrEnum):
     ALL_RUNS_FAILED = "all_runs_failed"
 
 
-Phase = Literal[
-    "idle_before", "setup", "training", "evaluation", "steady", "waiting", "idle_after"
-]
+Phase = Literal["idle_before", "setup", "training", "evaluation", "steady", "waiting", "idle_after"]
 Method = Literal["nvml.counter", "nvml.power", "rapl", "estimate", "amdsmi.counter"]
 Scope = Literal["gpu", "module", "package", "package+dram", "process"]
 StepMode = Literal["eager", "graph"]

@@ -1,0 +1,160 @@
+"""One board's figures as NVML gives them, each with its return code checked.
+
+Power comes in three kinds. Field 186 is momentary, field 185 is a mean over about a second, and
+`nvmlDeviceGetPowerUsage` is the mean on Ampere and newer except GA100, and momentary before (NVML API
+reference). They are told apart by name everywhere.
+"""
+
+import importlib
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any
+
+from phantom_core.meters.base import PowerMethod
+from phantom_core.meters.nvml_library import Answer, NvmlSession
+
+GPU_SCOPE = 0
+"""NVML_POWER_SCOPE_GPU: the GPU with its memory."""
+MODULE_SCOPE = 1
+"""NVML_POWER_SCOPE_MODULE: a superchip's whole module, CPU included."""
+
+
+class Metric(StrEnum):
+    """What can be asked of a board; support of each is probed once."""
+
+    ENERGY = "energy counter"
+    MODULE_ENERGY = "module energy counter"
+    POWER_INSTANT = "instant power"
+    POWER_AVERAGE = "average power"
+    POWER_USAGE = "power usage"
+    MODULE_POWER = "module power"
+    UTILIZATION = "utilisation"
+    SM_CLOCK = "multiprocessor clock"
+    MEMORY_CLOCK = "memory clock"
+    TEMPERATURE = "temperature"
+    POWER_LIMIT = "power limit"
+    THROTTLE_REASONS = "throttle reasons"
+    PROCESSES = "compute processes"
+
+
+class NvmlBoard:
+    """A board (never a MIG slice) and the questions it answers."""
+
+    def __init__(self, session: NvmlSession, uuid: str) -> None:
+        self._session = session
+        self._generation = -1
+        self._handle: Any = None
+        self.uuid = uuid
+        """Full UUID of the board."""
+        self._readers: dict[Metric, Callable[[], Answer[Any]]] = {
+            Metric.ENERGY: lambda: self._call("nvmlDeviceGetTotalEnergyConsumption").map(float),
+            Metric.MODULE_ENERGY: lambda: self._field("NVML_FI_DEV_ENERGY", MODULE_SCOPE),
+            Metric.POWER_INSTANT: lambda: self._field("NVML_FI_DEV_POWER_INSTANT", GPU_SCOPE),
+            Metric.POWER_AVERAGE: lambda: self._field("NVML_FI_DEV_POWER_AVERAGE", GPU_SCOPE),
+            Metric.POWER_USAGE: lambda: self._call("nvmlDeviceGetPowerUsage").map(float),
+            Metric.MODULE_POWER: lambda: self._field("NVML_FI_DEV_POWER_INSTANT", MODULE_SCOPE),
+            Metric.UTILIZATION: lambda: self._call("nvmlDeviceGetUtilizationRates").map(
+                lambda u: float(u.gpu)
+            ),
+            Metric.SM_CLOCK: lambda: self._call("nvmlDeviceGetClockInfo", 1).map(float),
+            Metric.MEMORY_CLOCK: lambda: self._call("nvmlDeviceGetClockInfo", 2).map(float),
+            Metric.TEMPERATURE: lambda: self._call("nvmlDeviceGetTemperature", 0).map(float),
+            Metric.POWER_LIMIT: lambda: self._call("nvmlDeviceGetEnforcedPowerLimit").map(float),
+            Metric.THROTTLE_REASONS: self._throttle_reasons,
+            Metric.PROCESSES: lambda: self._call("nvmlDeviceGetComputeRunningProcesses").map(
+                lambda processes: tuple(sorted({process.pid for process in processes}))
+            ),
+        }
+
+    def read(self, metric: Metric) -> Answer[Any]:
+        """Asks for one metric now.
+
+        Returns:
+            ENERGY and MODULE_ENERGY in millijoules, powers and limit in milliwatts, clocks in MHz,
+            temperature in degrees Celsius, utilisation in per cent (all floats); THROTTLE_REASONS as a tuple
+            of names, PROCESSES as a tuple of process ids.
+        """
+        return self._readers[metric]()
+
+    def name(self) -> Answer[str]:
+        """Model name."""
+        return self._call("nvmlDeviceGetName").map(str)
+
+    def memory_bytes(self) -> Answer[int]:
+        """Memory of the board."""
+        return self._call("nvmlDeviceGetMemoryInfo").map(lambda memory: int(memory.total))
+
+    def power_usage_method(self) -> PowerMethod:
+        """What `nvmlDeviceGetPowerUsage` means here: a mean on Ampere and newer, except GA100 (8.0)."""
+        capability = self._call("nvmlDeviceGetCudaComputeCapability").value
+        return "average" if capability is not None and tuple(capability) > (8, 0) else "instant"
+
+    def _call(self, function: str, *arguments: Any) -> Answer[Any]:
+        missing = self._find_handle()
+        if missing is not None:
+            return missing
+        return self._session.ask(function, self._handle, *arguments)
+
+    def _find_handle(self) -> Answer[Any] | None:
+        closed = self._session.ready()
+        if closed is not None:
+            return Answer(None, closed, lost=True)
+        if self._generation != self._session.generation:
+            found = self._session.ask("nvmlDeviceGetHandleByUUID", self.uuid)
+            if found.value is None:
+                return Answer(None, f"board {self.uuid}: {found.reason}", lost=True)
+            self._handle, self._generation = found.value, self._session.generation
+        return None
+
+    def _field(self, field: str, scope: int) -> Answer[float]:
+        pynvml = importlib.import_module("pynvml")
+        answer = self._call("nvmlDeviceGetFieldValues", [(getattr(pynvml, field), scope)])
+        if answer.value is None:
+            return answer
+        value = answer.value[0]
+        if value.nvmlReturn != pynvml.NVML_SUCCESS:
+            return self._session.failed(field, value.nvmlReturn)
+        members = {
+            pynvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
+            pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
+            pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
+            pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
+            pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
+            pynvml.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
+            pynvml.NVML_VALUE_TYPE_UNSIGNED_SHORT: "usVal",
+        }
+        member = members.get(value.valueType)
+        if member is None:
+            return Answer(None, f"{field}: unknown value type {value.valueType}", lasting=True)
+        return Answer(float(getattr(value.value, member)))
+
+    def _throttle_reasons(self) -> Answer[tuple[str, ...]]:
+        answer = self._call("nvmlDeviceGetCurrentClocksEventReasons")
+        if answer.value is None and answer.lasting:
+            answer = self._call("nvmlDeviceGetCurrentClocksThrottleReasons")
+        return answer.map(throttle_names)
+
+
+THROTTLE_BITS = {
+    0x002: "application_clocks",
+    0x004: "sw_power_cap",
+    0x008: "hw_slowdown",
+    0x010: "sync_boost",
+    0x020: "sw_thermal_slowdown",
+    0x040: "hw_thermal_slowdown",
+    0x080: "hw_power_brake",
+    0x100: "display_clocks",
+}
+"""NVML's bits for why clocks are held down; bit 1 (idle) is no throttling."""
+
+SLOWDOWNS = frozenset({"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake"})
+"""Reasons that mean heat or a failing supply: flag `throttled`."""
+POWER_CAP = "sw_power_cap"
+"""The board is at its power limit: flag `power_capped`."""
+
+
+def throttle_names(bits: int) -> tuple[str, ...]:
+    """Names of the set bits, unknown ones as `bit_0x...`, without `idle`."""
+    known = [name for bit, name in THROTTLE_BITS.items() if bits & bit]
+    rest = bits & ~(sum(THROTTLE_BITS) | 1)
+    return (*known, *(f"bit_{hex(1 << n)}" for n in range(rest.bit_length()) if rest >> n & 1))

@@ -1,0 +1,279 @@
+"""The meter of an NVIDIA board, found by UUID: its energy counter, or its power integrated."""
+
+import itertools
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from phantom_core.flags import Flag
+from phantom_core.meters.accumulator import PowerAccumulator
+from phantom_core.meters.base import (
+    EnergyReading,
+    Instant,
+    MeterBase,
+    PowerMethod,
+    PowerReading,
+)
+from phantom_core.meters.nvml_board import Metric, NvmlBoard
+from phantom_core.meters.nvml_library import NvmlSession
+from phantom_core.meters.nvml_lookup import FoundBoard, find_board
+from phantom_core.protocol import BoardState, DeviceInfo, Method, Scope
+
+PERIOD_BUDGET_S = 0.35
+"""Longest time that measuring the counter's update period may take when a meter is opened."""
+ASSUMED_PERIOD_S = 1.0
+"""Update period if the counter was not seen to move twice in that time."""
+
+GpuScope = Literal["gpu", "module"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a board answers, asked once when its meter is opened."""
+
+    missing: tuple[tuple[Metric, str], ...]
+    """What it doesn't, with NVML's reason. A board that is lost for the moment is not held against it."""
+
+    def has(self, metric: Metric) -> bool:
+        """Whether the metric is supported."""
+        return metric not in dict(self.missing)
+
+    def why_not(self, metric: Metric) -> str | None:
+        """Why the metric is not supported; None if it is."""
+        return dict(self.missing).get(metric)
+
+
+def probe(board: NvmlBoard) -> Capabilities:
+    """Asks a board for every metric once and logs once what it lacks."""
+    answers = {metric: board.read(metric) for metric in Metric}
+    missing = tuple(
+        (metric, answer.reason or "no value") for metric, answer in answers.items() if answer.lasting
+    )
+    lacks = "; ".join(f"{metric.value} ({reason})" for metric, reason in missing) or "nothing"
+    log.info("board %s lacks: %s", board.uuid, lacks)
+    return Capabilities(missing)
+
+
+class NvmlMeter(MeterBase):
+    """Reads one board. Never raises once it is open: what can't be read is None with a reason."""
+
+    def __init__(
+        self,
+        session: NvmlSession,
+        found: FoundBoard,
+        host: str,
+        scope: GpuScope = "gpu",
+        clock: Callable[[], Instant] = Instant.now,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._session, self._clock = session, clock
+        self._board = board = NvmlBoard(session, found.uuid)
+        self.capabilities = probe(board)
+        self._scope: Scope = scope
+        self._energy_metric = Metric.MODULE_ENERGY if scope == "module" else Metric.ENERGY
+        self._power_metric, self._power_method = self._choose_power()
+        self._losses = 0
+        self._flags = (Flag.MIG_PARENT,) if found.mig_uuid else ()
+        self._accumulator: PowerAccumulator | None = None
+        self._lag_s: float | None = None
+        method: Method | None = None
+        if self.capabilities.has(self._energy_metric):
+            method = "nvml.counter"
+            self._lag_s = self._update_period_s(sleep)
+        elif self._power_metric is not None:
+            method = "nvml.power"
+            self._accumulator = PowerAccumulator(self.read_power)
+        limit = board.read(Metric.POWER_LIMIT).value
+        self._limit_mw: float | None = limit
+        self._method = method
+        self._device = DeviceInfo(
+            host=host,
+            uuid=found.uuid,
+            kind="cuda",
+            name=board.name().value or "NVIDIA GPU",
+            method=method,
+            scope=scope if method else None,
+            reason=self._remarks(found),
+            driver=session.ask("nvmlSystemGetDriverVersion").value,
+            power_limit_mw=limit,
+            memory_bytes=board.memory_bytes().value,
+        )
+
+    @property
+    def device(self) -> DeviceInfo:
+        """The board; for a MIG slice its parent, so that slices of one board count once."""
+        return self._device
+
+    @property
+    def update_period_s(self) -> float | None:
+        """Seconds between two movements of the energy counter, as measured; None without a counter."""
+        return self._lag_s
+
+    def read_energy(self) -> EnergyReading:
+        """The board's running total."""
+        if self._accumulator is not None:
+            return self._integrated(self._accumulator)
+        before = self._clock()
+        if self._method is None:
+            return EnergyReading(before, None, None, None, reason=self._device.reason, flags=self._flags)
+        answer = self._board.read(self._energy_metric)
+        after = self._clock()
+        if answer.value is None:
+            self._losses += answer.lost
+            return EnergyReading(
+                before, None, None, None, reason=answer.reason, epoch=self._epoch, flags=self._flags
+            )
+        lag_s = (self._lag_s or ASSUMED_PERIOD_S) + after.monotonic_s - before.monotonic_s
+        return EnergyReading(
+            instant=before.midway(after),
+            energy_mj=answer.value,
+            method="nvml.counter",
+            scope=self._scope,
+            uncertainty_mj=None if self._limit_mw is None else lag_s * self._limit_mw,
+            lag_s=lag_s,
+            epoch=self._epoch,
+            flags=self._flags,
+        )
+
+    def read_power(self) -> PowerReading:
+        """The board's power: momentary where the driver has it, else its mean over about a second."""
+        before = self._clock()
+        if self._power_metric is None:
+            return PowerReading(before, None, None, reason=self.capabilities.why_not(Metric.POWER_USAGE))
+        answer = self._board.read(self._power_metric)
+        instant = before.midway(self._clock())
+        if answer.value is None:
+            return PowerReading(instant, None, None, reason=answer.reason)
+        return PowerReading(instant, answer.value, self._power_method)
+
+    def read_state(self) -> BoardState:
+        """Clocks, temperature, utilisation, limit, throttle reasons and processes."""
+        now = self._clock()
+        metrics = (
+            Metric.SM_CLOCK,
+            Metric.MEMORY_CLOCK,
+            Metric.TEMPERATURE,
+            Metric.UTILIZATION,
+            Metric.POWER_LIMIT,
+            Metric.THROTTLE_REASONS,
+            Metric.PROCESSES,
+        )
+        answers = {metric: self._board.read(metric) for metric in metrics if self.capabilities.has(metric)}
+        values = {metric: answer.value for metric, answer in answers.items()}
+        reasons = [
+            f"{metric.value}: {reason}" for metric, reason in self.capabilities.missing if metric in metrics
+        ]
+        reasons += [f"{metric.value}: {a.reason}" for metric, a in answers.items() if a.value is None]
+        return BoardState(
+            at=now.at,
+            monotonic_s=now.monotonic_s,
+            sm_clock_mhz=values.get(Metric.SM_CLOCK),
+            memory_clock_mhz=values.get(Metric.MEMORY_CLOCK),
+            temperature_c=values.get(Metric.TEMPERATURE),
+            utilization_percent=values.get(Metric.UTILIZATION),
+            power_limit_mw=values.get(Metric.POWER_LIMIT),
+            throttle_reasons=values.get(Metric.THROTTLE_REASONS),
+            process_ids=values.get(Metric.PROCESSES),
+            reasons=tuple(reasons),
+        )
+
+    def close(self) -> None:
+        """Ends the thread, if there is one, and gives NVML back."""
+        if self._accumulator is not None:
+            self._accumulator.close()
+        self._session.close()
+
+    @property
+    def _epoch(self) -> int:
+        return self._session.generation + self._losses
+
+    def _integrated(self, accumulator: PowerAccumulator) -> EnergyReading:
+        total = accumulator.read()
+        known = total.energy_mj is not None
+        return EnergyReading(
+            instant=total.instant,
+            energy_mj=total.energy_mj,
+            method="nvml.power" if known else None,
+            scope=self._scope if known else None,
+            uncertainty_mj=0.0,
+            lag_s=0.0,
+            reason=total.reason if not known else self._device.reason,
+            accumulated_mj=total.accumulated_mj,
+            epoch=total.epoch + self._epoch,
+            flags=self._flags,
+        )
+
+    def _choose_power(self) -> tuple[Metric | None, PowerMethod | None]:
+        if self._scope == "module":
+            return (
+                (Metric.MODULE_POWER, "instant")
+                if self.capabilities.has(Metric.MODULE_POWER)
+                else (None, None)
+            )
+        if self.capabilities.has(Metric.POWER_INSTANT):
+            return Metric.POWER_INSTANT, "instant"
+        if self.capabilities.has(Metric.POWER_AVERAGE):
+            return Metric.POWER_AVERAGE, "average"
+        if self.capabilities.has(Metric.POWER_USAGE):
+            return Metric.POWER_USAGE, self._board.power_usage_method()
+        return None, None
+
+    def _remarks(self, found: FoundBoard) -> str | None:
+        remarks = []
+        counter = self.capabilities.why_not(self._energy_metric)
+        if counter and self._power_metric is not None:
+            remarks.append(f"no energy counter ({counter}), so sampled power is integrated")
+        elif counter:
+            power = self.capabilities.why_not(Metric.POWER_USAGE)
+            remarks.append(f"no energy counter ({counter}) and no power ({power})")
+        if found.mig_uuid:
+            remarks.append(f"energy of the whole board, of which {found.mig_uuid} is a slice")
+        if self._scope == "gpu" and self.capabilities.has(Metric.MODULE_POWER):
+            remarks.append("the GPU alone; its module, CPU included, can be metered with scope `module`")
+        return "; ".join(remarks) or None
+
+    def _update_period_s(self, sleep: Callable[[float], None]) -> float:
+        """The longest pause between two movements of the counter that was seen within the budget."""
+        start_s = self._clock().monotonic_s
+        last_mj, moved_s = self._board.read(self._energy_metric).value, list[float]()
+        while (now_s := self._clock().monotonic_s) - start_s < PERIOD_BUDGET_S:
+            energy_mj = self._board.read(self._energy_metric).value
+            if energy_mj is not None and energy_mj != last_mj:
+                moved_s.append(now_s)
+                last_mj = energy_mj
+            sleep(0.001)
+        pauses = [later - earlier for earlier, later in itertools.pairwise(moved_s)]
+        if not pauses:
+            log.warning(
+                "board %s: the energy counter did not move twice in %.2f s; its period is taken to be %.1f s",
+                self._board.uuid,
+                PERIOD_BUDGET_S,
+                ASSUMED_PERIOD_S,
+            )
+            return ASSUMED_PERIOD_S
+        return max(pauses)
+
+
+def open_nvml_meter(uuid: str, host: str, scope: GpuScope = "gpu") -> NvmlMeter:
+    """Opens the meter of a board.
+
+    Args:
+        uuid: UUID of the board or of a MIG slice, as `find_board` takes it.
+        host: Name of this host.
+        scope: `gpu`, or `module` for the whole module of a superchip.
+
+    Raises:
+        MeterUnavailable: NVML can't be opened on this host.
+        DeviceNotFound: No such board, or more than one.
+    """
+    session = NvmlSession()
+    session.open()
+    try:
+        return NvmlMeter(session, find_board(session, uuid), host, scope)
+    except BaseException:
+        session.close()
+        raise

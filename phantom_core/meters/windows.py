@@ -1,0 +1,189 @@
+"""From two readings to the energy of the window between them, with its bound, or why there is none.
+
+A total that moves every T seconds is up to T old when it is read, so it lags behind the truth by at most
+T x P, P being the power at that moment. A window's energy E = end - start therefore misses the truth by
+at least -T P_end and at most +T P_start:
+
+    |E - E_true| <= T max(P_start, P_end)  (+ what integration has added in between)
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from phantom_core.flags import Flag
+from phantom_core.meters.base import EnergyReading
+from phantom_core.protocol import Method, Scope
+
+REFUSED_WINDOW_S = 1.0
+"""Windows shorter than this get no verdict: a tenth of them may lie in one step of a 100 ms counter."""
+SHORT_WINDOW_S = 10.0
+"""Windows shorter than this are flagged: a counter's edges are more than a per cent of them."""
+DISAGREEMENT = 0.05
+"""Counter and integral that differ by more than this share are flagged."""
+
+
+@dataclass(frozen=True)
+class WindowEnergy:
+    """What one device used between two readings."""
+
+    energy_mj: float | None
+    """Millijoules; None if unknown, never 0 for it."""
+    uncertainty_mj: float | None
+    """Half-width of the bound on `energy_mj`'s reading error, in millijoules; None if unknown. The
+    sensor's own accuracy is not in it: that is the board's, and cancels between arms on one board."""
+    method: Method | None
+    """How it was read; None if it wasn't."""
+    scope: Scope | None
+    """What it covers."""
+    reason: str | None = None
+    """Why `energy_mj` is None, or what it leaves out."""
+    flags: tuple[Flag, ...] = ()
+    """What must be said beside it."""
+
+
+def window_energy(
+    start: EnergyReading, end: EnergyReading, edge_power_mw: Sequence[float | None] = ()
+) -> WindowEnergy:
+    """The energy between two readings of one meter.
+
+    Args:
+        start: The reading at the window's beginning.
+        end: The reading at its end.
+        edge_power_mw: Powers read just before the beginning and just after the end, in milliwatts. With
+            them the bound uses the power there instead of the largest that the device can draw; None and NaN
+            are ignored.
+
+    Returns:
+        The energy with its bound; None with a reason and a flag where the readings have no sound difference.
+    """
+    flags = _merged(start.flags, end.flags)
+
+    def unknown(reason: str, *more: Flag) -> WindowEnergy:
+        return WindowEnergy(
+            energy_mj=None,
+            uncertainty_mj=None,
+            method=None,
+            scope=None,
+            reason=reason,
+            flags=_merged(flags, (Flag.ENERGY_UNKNOWN, *more)),
+        )
+
+    for name, reading in (("start", start), ("end", end)):
+        if reading.energy_mj is None or not math.isfinite(reading.energy_mj):
+            return unknown(
+                f"no energy at the window's {name}: {reading.reason or 'the reading has no total'}"
+            )
+    assert start.energy_mj is not None
+    assert end.energy_mj is not None
+    if start.method != end.method or start.scope != end.scope:
+        return unknown(
+            f"read by {start.method} ({start.scope}) at the start and {end.method} ({end.scope}) at the end",
+            Flag.METHOD_CHANGED,
+        )
+    if start.epoch != end.epoch:
+        return unknown(
+            "the counter may have started over inside the window (driver, board or process was restarted)",
+            Flag.COUNTER_RESET,
+        )
+    energy_mj = end.energy_mj - start.energy_mj
+    if energy_mj < 0:
+        return unknown(
+            f"the counter went back by {-energy_mj:.0f} mJ inside the window, so it was reset",
+            Flag.COUNTER_RESET,
+        )
+    duration_s = end.instant.monotonic_s - start.instant.monotonic_s
+    if duration_s <= 0:
+        return unknown(f"the window's end is {-duration_s:.6f} s before its start")
+    if energy_mj == 0 and start.method != "estimate":
+        return unknown(
+            f"the counter did not move in {duration_s:.3f} s: the window is shorter than its update period, "
+            "or it stands still"
+        )
+    return WindowEnergy(
+        energy_mj=energy_mj,
+        uncertainty_mj=_uncertainty_mj(start, end, energy_mj / duration_s, edge_power_mw),
+        method=start.method,
+        scope=start.scope,
+        reason=end.reason or start.reason,
+        flags=flags,
+    )
+
+
+def _uncertainty_mj(
+    start: EnergyReading, end: EnergyReading, mean_power_mw: float, edge_power_mw: Sequence[float | None]
+) -> float | None:
+    grown_mj = max(0.0, end.accumulated_mj - start.accumulated_mj)
+    ceilings = [reading.uncertainty_mj for reading in (start, end)]
+    ceiling_mj = None if None in ceilings else max(bound for bound in ceilings if bound is not None)
+    lags = [reading.lag_s for reading in (start, end)]
+    seen = [power for power in edge_power_mw if power is not None and math.isfinite(power)]
+    if None in lags:
+        return None if ceiling_mj is None else ceiling_mj + grown_mj
+    lag_s = max(lag for lag in lags if lag is not None)
+    if ceiling_mj is not None and not seen:
+        return ceiling_mj + grown_mj
+    edges_mj = lag_s * max([mean_power_mw, *seen])
+    return (edges_mj if ceiling_mj is None else min(edges_mj, ceiling_mj)) + grown_mj
+
+
+def window_flags(duration_s: float) -> tuple[Flag, ...]:
+    """Whether windows of this many seconds together are too short for a verdict, or for comfort."""
+    if not duration_s >= REFUSED_WINDOW_S:
+        return (Flag.SHORT_WINDOW_REFUSED,)
+    if duration_s < SHORT_WINDOW_S:
+        return (Flag.SHORT_WINDOW,)
+    return ()
+
+
+def methods_disagree(counter_mj: float | None, integral_mj: float | None) -> bool:
+    """Whether counter and integral differ by more than 5 % of the larger; False if one is unknown."""
+    if counter_mj is None or integral_mj is None:
+        return False
+    larger_mj = max(abs(counter_mj), abs(integral_mj))
+    return abs(counter_mj - integral_mj) > DISAGREEMENT * larger_mj
+
+
+def total_energy(energies: Iterable[tuple[str, str, WindowEnergy]]) -> WindowEnergy:
+    """Sums one common window over distinct devices; a device that several ranks share counts once.
+
+    Args:
+        energies: (host, device UUID, energy) for every rank. Of several for one device the first counts,
+            unless it is unknown and a later one isn't.
+
+    Returns:
+        The sum, with the sum of the bounds (they are bounds, not deviations, so they add); None if any device
+        is unknown or there is none, since a sum without it would be too low.
+    """
+    by_device: dict[tuple[str, str], WindowEnergy] = {}
+    for host, uuid, energy in energies:
+        earlier = by_device.get((host, uuid))
+        if earlier is None or (earlier.energy_mj is None and energy.energy_mj is not None):
+            by_device[host, uuid] = energy
+    total: WindowEnergy | None = None
+    for (host, uuid), energy in by_device.items():
+        if energy.energy_mj is None:
+            flags = _merged(*(each.flags for each in by_device.values()), (Flag.ENERGY_UNKNOWN,))
+            reason = f"{uuid} on {host}: {energy.reason}"
+            return WindowEnergy(None, None, None, None, reason, flags)
+        total = energy if total is None else _added(total, energy)
+    return total or WindowEnergy(None, None, None, None, "no device was metered", (Flag.ENERGY_UNKNOWN,))
+
+
+def _added(total: WindowEnergy, more: WindowEnergy) -> WindowEnergy:
+    assert total.energy_mj is not None
+    assert more.energy_mj is not None
+    bounds = (total.uncertainty_mj, more.uncertainty_mj)
+    return replace(
+        total,
+        energy_mj=total.energy_mj + more.energy_mj,
+        uncertainty_mj=None if None in bounds else sum(bound for bound in bounds if bound is not None),
+        method=total.method if total.method == more.method else None,
+        scope=total.scope if total.scope == more.scope else None,
+        reason=total.reason or more.reason,
+        flags=_merged(total.flags, more.flags),
+    )
+
+
+def _merged(*groups: Sequence[Flag]) -> tuple[Flag, ...]:
+    return tuple(dict.fromkeys(flag for group in groups for flag in group))
