@@ -33,7 +33,21 @@ class FoundBoard:
     """UUID of the MIG slice that was asked for; None if the board itself was."""
 
 
-def list_boards(session: NvmlSession) -> tuple[BoardEntry, ...]:
+def list_boards() -> tuple[BoardEntry, ...]:
+    """All boards of this host, for reports.
+
+    Raises:
+        MeterUnavailable: NVML can't be opened on this host.
+    """
+    session = NvmlSession()
+    session.open()
+    try:
+        return boards_of(session)
+    finally:
+        session.close()
+
+
+def boards_of(session: NvmlSession) -> tuple[BoardEntry, ...]:
     """All boards that the driver lists, without those that can't say their UUID (lost ones)."""
     count = session.ask("nvmlDeviceGetCount").value or 0
     boards = []
@@ -72,7 +86,7 @@ def find_board(session: NvmlSession, uuid: str) -> FoundBoard:
     legacy = re.fullmatch(r"MIG-(GPU-[0-9a-f-]+)/\d+/\d+", wanted, re.IGNORECASE)
     if legacy:
         return FoundBoard(uuid=find_board(session, legacy[1]).uuid, mig_uuid=wanted)
-    boards = list_boards(session)
+    boards = boards_of(session)
     forms = [wanted] if wanted.upper().startswith(("GPU-", "MIG-")) else [f"GPU-{wanted}", f"MIG-{wanted}"]
     matches = {
         FoundBoard(board.uuid, None if candidate == board.uuid else candidate)
