@@ -1,0 +1,144 @@
+"""The few collectives that the layouts use, started asynchronously, each with its byte count.
+
+CollectiveError
+`-- RanksDisagreeError   ranks of one group were told to build different things
+
+Bytes are those that one rank sends in the bandwidth-optimal (ring) algorithm, see `cost.py`; the library
+may choose another one. Only small blocks cross in memory order: every collective here gathers or scatters
+along the first dimension of contiguous tensors, so the layouts keep what they send feature-major, (features, b).
+"""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+
+from phantom_core.cost import Collective, bytes_sent
+
+# torch 2.13 renamed both functions and warns at the old names; 2.11 has only the old ones.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+class CollectiveError(RuntimeError):
+    """Ranks could not do something together."""
+
+
+class RanksDisagreeError(CollectiveError):
+    """Ranks of one group were told to build different things; going on would hang or mix up data."""
+
+
+@dataclass
+class Traffic:
+    """Collectives that this rank started while they were counted."""
+
+    calls: dict[Collective, int] = field(default_factory=dict)
+    """Number of calls by kind."""
+    bytes_sent: dict[Collective, int] = field(default_factory=dict)
+    """Bytes that this rank sent, by kind."""
+
+    @property
+    def total_bytes_sent(self) -> int:
+        """Bytes that this rank sent, all kinds together."""
+        return sum(self.bytes_sent.values())
+
+    def add(self, kind: Collective, sent: int) -> None:
+        """Counts one call."""
+        self.calls[kind] = self.calls.get(kind, 0) + 1
+        self.bytes_sent[kind] = self.bytes_sent.get(kind, 0) + sent
+
+
+class Communicator:
+    """The ranks that split one model: a process group (or one rank alone) and, if asked, a count of its traffic.
+
+    A model's layers share one communicator, which is how the traffic of a whole step is counted.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        """Takes a group, or the default group, or one rank alone where torch.distributed is not initialised.
+
+        Raises:
+            CollectiveError: This process is no member of the group.
+        """
+        self.group: dist.ProcessGroup | None = None
+        self.rank = 0
+        self.world_size = 1
+        self._traffic: Traffic | None = None
+        if group is not None or (dist.is_available() and dist.is_initialized()):
+            self.group = group if group is not None else dist.group.WORLD
+            self.rank = dist.get_rank(self.group)
+            self.world_size = dist.get_world_size(self.group)
+            if self.rank < 0:
+                raise CollectiveError(
+                    f"rank {dist.get_rank()} of {dist.get_world_size()} is no member of the given group; "
+                    "build the layer on the group's ranks only"
+                )
+
+    @contextmanager
+    def counting(self) -> Iterator[Traffic]:
+        """Counts the collectives started inside; a replayed CUDA graph starts none, so count an eager step."""
+        outer, self._traffic = self._traffic, Traffic()
+        try:
+            yield self._traffic
+        finally:
+            self._traffic = outer
+
+    def all_gather(self, gathered: torch.Tensor, shard: torch.Tensor) -> dist.Work:
+        """Starts to put every rank's shard (s, ...) into gathered (p s, ...), in rank order.
+
+        The shard may be this rank's own slot of `gathered`. Call `wait()` on the result before use.
+        """
+        self._count("all_gather", gathered)
+        return self._started(_all_gather(gathered, shard, group=self.group, async_op=True))
+
+    def reduce_scatter(self, own: torch.Tensor, contributions: torch.Tensor) -> dist.Work:
+        """Starts to sum contributions (p s, ...) over the ranks, of which own (s, ...) is this rank's slot."""
+        self._count("reduce_scatter", contributions)
+        return self._started(_reduce_scatter(own, contributions, group=self.group, async_op=True))
+
+    def all_reduce(self, tensor: torch.Tensor) -> dist.Work:
+        """Starts to sum a tensor over the ranks, in place."""
+        self._count("all_reduce", tensor)
+        return self._started(dist.all_reduce(tensor, group=self.group, async_op=True))
+
+    def from_all_ranks(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """Every rank's tensor of one shape, in rank order; blocking and not counted (for looking, not for training)."""
+        own = tensor.detach().contiguous()
+        if self.world_size == 1:
+            return [own]
+        gathered = own.new_empty(self.world_size * own.numel())
+        _all_gather(gathered, own.view(-1), group=self.group)
+        return [part.view(own.shape) for part in gathered.chunk(self.world_size)]
+
+    def agree(self, what: str, device: torch.device | None = None) -> None:
+        """Checks that all ranks were told the same, before anything is built that would hang if they were not.
+
+        Args:
+            what: What this rank is about to build, in words.
+            device: A device that the group's backend can send from; the CPU if None.
+
+        Raises:
+            RanksDisagreeError: On every rank, if they differ; says what this rank was told.
+        """
+        if self.world_size == 1 or (device is not None and device.type == "meta"):
+            return
+        digest = int.from_bytes(hashlib.sha256(what.encode()).digest()[:8], signed=True)
+        told = self.from_all_ranks(torch.tensor([digest], device=device))
+        differing = [rank for rank, other in enumerate(told) if int(other) != digest]
+        if differing:
+            raise RanksDisagreeError(
+                f"rank {self.rank} of {self.world_size} builds {what}, but ranks {differing} build something else; "
+                "give every rank of a group the same settings"
+            )
+
+    def _count(self, kind: Collective, whole: torch.Tensor) -> None:
+        if self._traffic is not None:
+            self._traffic.add(kind, bytes_sent(kind, whole.numel(), whole.element_size(), self.world_size))
+
+    @staticmethod
+    def _started(work: dist.Work | None) -> dist.Work:
+        assert work is not None, "an asynchronous collective returns its handle"
+        return work

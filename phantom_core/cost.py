@@ -1,0 +1,405 @@
+"""What an arm costs, from formulas alone: parameters, FLOPs, bytes sent, memory. Torch-free.
+
+One place for all of them: built models, counted FLOPs and counted bytes are held to these numbers by tests.
+
+Letters: n width, p ranks, m = n / p, k ghosts per rank, r low rank, b batch, L depth, F features, O outputs, e bytes
+per number. One multiply-add is 2 FLOPs; only matrix products are counted. Per hidden layer and rank:
+
+| layout         | parameters (weights)   | sent forward and again backward, bytes          |
+|----------------|------------------------|-------------------------------------------------|
+| tensor         | n m                    | gather: (p-1) b m e; column/row: (p-1) b m e    |
+| phantom        | m^2 + k m + (p-1) k m  | (p-1) b k e                                     |
+| block-diagonal | m^2                    | 0                                               |
+| low-rank       | 2 r m                  | 2 (p-1)/p b r e                                 |
+
+(column/row: one all-reduce of (b, n) per pair of layers and direction, 2 (p-1) b m e.) FLOPs are 2 b per weight forward
+and twice that backward. So phantom sends fewer bytes than tensor iff k < m, has fewer weights and FLOPs iff
+k < m (1 - 1/p), and at fixed n and k has the fewest in all ranks together near p = sqrt(n / k).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from phantom_core.spec import (
+    Arm,
+    BlockDiagonalArm,
+    DenseArm,
+    Dtype,
+    FeaturePlacement,
+    LowRankArm,
+    ModelSpec,
+    PhantomArm,
+    TensorArm,
+    TrainingSpec,
+)
+from phantom_core.task_shapes import TaskShape
+
+if TYPE_CHECKING:
+    from phantom_core.plan import PlannedArm
+
+Collective = Literal["all_gather", "reduce_scatter", "all_reduce"]
+
+
+def bytes_per_number(dtype: Dtype) -> int:
+    """Bytes of one weight or activation."""
+    return {"float64": 8, "float32": 4, "bfloat16": 2}[dtype]
+
+
+def bytes_sent(kind: Collective, elements: int, element_bytes: int, world_size: int) -> int:
+    """Bytes that one rank sends in the ring algorithm of a collective, which no other algorithm undercuts.
+
+    Args:
+        kind: Which collective.
+        elements: Numbers in the whole tensor: gathered, scattered or reduced.
+        element_bytes: Bytes per number.
+        world_size: Ranks, p.
+
+    Returns:
+        (p-1)/p of the tensor to gather or to scatter it, twice that to all-reduce it (rounded up to whole numbers).
+    """
+    passes = 2 if kind == "all_reduce" else 1
+    return math.ceil(passes * (world_size - 1) * elements / world_size) * element_bytes
+
+
+@dataclass(frozen=True)
+class CollectiveCost:
+    """Collectives of one kind in one training step, on one rank."""
+
+    kind: Collective
+    """Which collective."""
+    calls: int
+    """How many."""
+    bytes_sent: int
+    """Bytes that this rank sends in all of them."""
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """One layer on one rank, for one batch."""
+
+    own_parameters: int
+    """Weights and biases that no other rank has."""
+    replicated_parameters: int
+    """Biases that every rank holds alike."""
+    forward_flops: int
+    """Of the matrix products."""
+    backward_flops: int
+    """Of the matrix products."""
+    collectives: tuple[tuple[Collective, int], ...]
+    """Kind and elements (of the whole tensor) of each collective, forward and backward."""
+    saved_elements: int
+    """Numbers kept for backward beyond the layer's input."""
+    output_elements: int
+    """Numbers that it returns."""
+    transient_elements: int
+    """Numbers alive only while its backward runs: gradients of output and input, buffers of the exchange."""
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes on one rank. An estimate: allocator, framework, kernels' workspaces and data sets come on top."""
+
+    weights_bytes: int
+    """Parameters."""
+    gradients_bytes: int
+    """Their gradients."""
+    optimizer_bytes: int
+    """AdamW's two moments, or SGD's momentum."""
+    activations_bytes: int
+    """One batch of features, and what backward needs."""
+    transient_bytes: int
+    """The largest layer's gradients of activations and exchange buffers."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """All of them together: the step's highest point, early in backward."""
+        state = self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
+        return state + self.activations_bytes + self.transient_bytes
+
+
+@dataclass(frozen=True)
+class ArmCost:
+    """What one arm costs; a step is forward and backward of one batch (the optimizer's own arithmetic not counted)."""
+
+    world_size: int
+    """Ranks, p."""
+    parameters: int
+    """Trainable numbers over all ranks, replicated ones counted once."""
+    parameters_per_rank: int
+    """Trainable numbers that one rank holds."""
+    forward_flops_per_rank: int
+    """FLOPs of one forward pass on one rank."""
+    step_flops_per_rank: int
+    """FLOPs of one step on one rank."""
+    collectives: tuple[CollectiveCost, ...]
+    """What one rank sends in one step, by kind."""
+    memory: MemoryEstimate
+    """On one rank."""
+    notes: tuple[str, ...] = ()
+    """What the formulas say about the arm's settings, for people."""
+
+    @property
+    def step_flops(self) -> int:
+        """FLOPs of one step over all ranks."""
+        return self.step_flops_per_rank * self.world_size
+
+    @property
+    def bytes_sent_per_rank(self) -> int:
+        """Bytes that one rank sends in one step."""
+        return sum(collective.bytes_sent for collective in self.collectives)
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes sent in one step over all ranks."""
+        return self.bytes_sent_per_rank * self.world_size
+
+    @property
+    def collective_calls(self) -> int:
+        """Collectives that one rank takes part in, in one step."""
+        return sum(collective.calls for collective in self.collectives)
+
+
+def arm_cost(planned: "PlannedArm", shape: TaskShape, placement: FeaturePlacement) -> ArmCost:
+    """What a planned arm costs per step and rank.
+
+    Args:
+        planned: The arm with its model and recipe; shapes must divide (`checks.check` says where they don't).
+        shape: Features and outputs of the task.
+        placement: Whether ranks see all features or a part each.
+
+    Returns:
+        Its cost.
+    """
+    arm, model, training = planned.arm, planned.model, planned.training
+    p, b, element_bytes = arm.world_size, training.batch_size, bytes_per_number(model.dtype)
+    layers = layer_costs(arm, model, shape, placement, b)
+    own = sum(layer.own_parameters * count for layer, count in layers)
+    replicated = sum(layer.replicated_parameters * count for layer, count in layers)
+    forward = sum(layer.forward_flops * count for layer, count in layers)
+    backward = sum(layer.backward_flops * count for layer, count in layers)
+    return ArmCost(
+        world_size=p,
+        parameters=own * p + replicated,
+        parameters_per_rank=own + replicated,
+        forward_flops_per_rank=forward,
+        step_flops_per_rank=forward + backward,
+        collectives=_collectives(layers, element_bytes, p),
+        memory=_memory(layers, model, training, own + replicated, b * _own_features(shape, placement, p)),
+        notes=tuple(_notes(arm, model)),
+    )
+
+
+def arm_parameters(arm: Arm, model: ModelSpec, shape: TaskShape, placement: FeaturePlacement) -> int:
+    """Trainable numbers of an arm over all ranks, replicated ones counted once."""
+    layers = layer_costs(arm, model, shape, placement, batch=1)
+    return sum(
+        (layer.own_parameters * arm.world_size + layer.replicated_parameters) * count
+        for layer, count in layers
+    )
+
+
+def layer_costs(
+    arm: Arm, model: ModelSpec, shape: TaskShape, placement: FeaturePlacement, batch: int
+) -> list[tuple[LayerCost, int]]:
+    """Each different layer of an arm's network, and how many of it there are: input, hidden ones, output."""
+    p, n, m, b = arm.world_size, model.width, model.width // arm.world_size, batch
+    own_features = _own_features(shape, placement, p)
+    layers = [(_input(own_features, m, b, model.bias), 1)]
+    hidden = _Hidden(n, m, p, b, model.bias)
+    match arm:
+        case DenseArm():
+            layers.append((hidden.local(), model.depth))
+        case TensorArm(form="gather"):
+            layers.append((hidden.gather(), model.depth))
+        case TensorArm():
+            pairs, rest = divmod(model.depth, 2)
+            layers += [(hidden.row(), pairs), (hidden.column(), pairs), (hidden.row_scatter(), rest)]
+        case PhantomArm():
+            layers.append((hidden.phantom(arm.ghosts), model.depth))
+        case BlockDiagonalArm():
+            layers.append((hidden.local(), model.depth))
+        case LowRankArm():
+            layers.append((hidden.low_rank(arm.rank), model.depth))
+    layers.append((_output(m, shape.outputs, p, b, model.bias), 1))
+    return [(layer, count) for layer, count in layers if count]
+
+
+@dataclass(frozen=True)
+class _Hidden:
+    """Costs of one hidden layer by layout."""
+
+    n: int
+    m: int
+    p: int
+    b: int
+    bias: bool
+
+    def local(self) -> LayerCost:
+        """m x m on each rank, nothing sent: block-diagonal, and dense where p = 1."""
+        return self._layer(self.m * self.m, [], saved=0, exchanged=0)
+
+    def phantom(self, k: int) -> LayerCost:
+        """All-gather of ghosts forward, reduce-scatter of their gradients backward."""
+        if self.p == 1:
+            return self.local()
+        ghosts = self.p * k * self.b
+        weights = self.m * self.m + k * self.m + (self.p - 1) * k * self.m
+        exchanges: list[tuple[Collective, int]] = [("all_gather", ghosts), ("reduce_scatter", ghosts)]
+        return self._layer(weights, exchanges, saved=ghosts, exchanged=ghosts + k * self.b)
+
+    def gather(self) -> LayerCost:
+        """All-gather of x forward, which backward needs again; reduce-scatter of dx."""
+        whole = self.n * self.b
+        exchanges: list[tuple[Collective, int]] = [("all_gather", whole), ("reduce_scatter", whole)]
+        return self._layer(self.n * self.m, exchanges, saved=whole, exchanged=whole)
+
+    def row(self) -> LayerCost:
+        """Shard to full by an all-reduce; its bias is replicated."""
+        layer = self._layer(self.n * self.m, [("all_reduce", self.n * self.b)], saved=0, exchanged=0)
+        return _with_full(layer, self.n, self.m, self.b, self.bias, output=True)
+
+    def column(self) -> LayerCost:
+        """Full to shard; backward all-reduces dx."""
+        layer = self._layer(self.n * self.m, [("all_reduce", self.n * self.b)], saved=0, exchanged=0)
+        return _with_full(layer, self.n, self.m, self.b, self.bias, output=False)
+
+    def row_scatter(self) -> LayerCost:
+        """Shard to shard by a reduce-scatter; backward all-gathers the gradient of z."""
+        whole = self.n * self.b
+        exchanges: list[tuple[Collective, int]] = [("reduce_scatter", whole), ("all_gather", whole)]
+        return self._layer(self.n * self.m, exchanges, saved=0, exchanged=whole)
+
+    def low_rank(self, r: int) -> LayerCost:
+        """An all-reduce of the r inner values in each direction."""
+        inner = r * self.b
+        exchanges: list[tuple[Collective, int]] = [("all_reduce", inner), ("all_reduce", inner)]
+        return self._layer(2 * r * self.m, exchanges, saved=inner, exchanged=inner)
+
+    def _layer(
+        self, weights: int, exchanges: list[tuple[Collective, int]], saved: int, exchanged: int
+    ) -> LayerCost:
+        alone = self.p == 1
+        return LayerCost(
+            own_parameters=weights + (self.m if self.bias else 0),
+            replicated_parameters=0,
+            forward_flops=2 * self.b * weights,
+            backward_flops=4 * self.b * weights,
+            collectives=() if alone else tuple(exchanges),
+            saved_elements=0 if alone else saved,
+            output_elements=self.m * self.b,
+            transient_elements=2 * self.m * self.b + (0 if alone else exchanged),
+        )
+
+
+def _with_full(layer: LayerCost, n: int, m: int, b: int, bias: bool, output: bool) -> LayerCost:
+    full_bias = n if bias and output else 0
+    return LayerCost(
+        own_parameters=layer.own_parameters - (m if full_bias else 0),
+        replicated_parameters=full_bias,
+        forward_flops=layer.forward_flops,
+        backward_flops=layer.backward_flops,
+        collectives=layer.collectives,
+        saved_elements=0,
+        output_elements=n * b if output else m * b,
+        transient_elements=(n + m) * b,
+    )
+
+
+def _input(own_features: int, m: int, b: int, bias: bool) -> LayerCost:
+    weights = own_features * m
+    return LayerCost(
+        own_parameters=weights + (m if bias else 0),
+        replicated_parameters=0,
+        forward_flops=2 * b * weights,
+        backward_flops=2 * b * weights,  # features need no gradient
+        collectives=(),
+        saved_elements=0,
+        output_elements=m * b,
+        transient_elements=m * b,
+    )
+
+
+def _output(m: int, outputs: int, p: int, b: int, bias: bool) -> LayerCost:
+    weights = m * outputs
+    return LayerCost(
+        own_parameters=weights,
+        replicated_parameters=outputs if bias else 0,
+        forward_flops=2 * b * weights,
+        backward_flops=4 * b * weights,
+        collectives=() if p == 1 else (("all_reduce", b * outputs),),
+        saved_elements=0,
+        output_elements=b * outputs,
+        transient_elements=b * outputs + m * b,
+    )
+
+
+def _own_features(shape: TaskShape, placement: FeaturePlacement, p: int) -> int:
+    return shape.features // p if placement == "split" else shape.features
+
+
+def _collectives(
+    layers: Sequence[tuple[LayerCost, int]], element_bytes: int, p: int
+) -> tuple[CollectiveCost, ...]:
+    calls: dict[Collective, int] = {}
+    sent: dict[Collective, int] = {}
+    for layer, count in layers:
+        for kind, elements in layer.collectives:
+            calls[kind] = calls.get(kind, 0) + count
+            sent[kind] = sent.get(kind, 0) + count * bytes_sent(kind, elements, element_bytes, p)
+    return tuple(CollectiveCost(kind, calls[kind], sent[kind]) for kind in calls)
+
+
+def _memory(
+    layers: Sequence[tuple[LayerCost, int]],
+    model: ModelSpec,
+    training: TrainingSpec,
+    parameters: int,
+    features: int,
+) -> MemoryEstimate:
+    element_bytes = bytes_per_number(model.dtype)
+    moments = 2 if training.optimizer == "adamw" else int(training.momentum > 0)
+    # GELU's backward needs its input besides the output that the next layer keeps; ReLU's and tanh's needs no more.
+    copies = 2 if model.activation == "gelu" else 1
+    *inner, (output, _) = layers
+    activations = sum(
+        (layer.saved_elements + copies * layer.output_elements) * count for layer, count in inner
+    )
+    return MemoryEstimate(
+        weights_bytes=parameters * element_bytes,
+        gradients_bytes=parameters * element_bytes,
+        optimizer_bytes=moments * parameters * element_bytes,
+        activations_bytes=(features + activations + output.output_elements) * element_bytes,
+        transient_bytes=max(layer.transient_elements for layer, _ in layers) * element_bytes,
+    )
+
+
+def break_even_ghosts(width: int, world_size: int) -> float:
+    """k at and above which a phantom layer has no fewer weights and FLOPs than a tensor layer: m (1 - 1/p)."""
+    return width / world_size * (1 - 1 / world_size)
+
+
+def frugal_world_size(width: int, ghosts: int) -> float:
+    """p at which a phantom layer's n^2/p + k n p weights over all ranks are fewest: sqrt(n / k)."""
+    return math.sqrt(width / ghosts)
+
+
+def _notes(arm: Arm, model: ModelSpec) -> list[str]:
+    if not isinstance(arm, PhantomArm) or arm.world_size == 1:
+        return []
+    n, p, k = model.width, arm.world_size, arm.ghosts
+    notes = []
+    limit = break_even_ghosts(n, p)
+    if k >= limit:
+        notes.append(
+            f"ghosts = {k}: from k = {math.ceil(limit)} (m (1 - 1/p)) a phantom layer of width {n} on {p} ranks has no "
+            "fewer weights and FLOPs than a tensor layer"
+        )
+    best = frugal_world_size(n, k)
+    if p > best:
+        notes.append(
+            f"world_size = {p}: at width {n} and {k} ghosts all ranks together have the fewest weights and FLOPs near p = "
+            f"{max(1, round(best))} (sqrt(n / k)); past it ghosts cost more than they save"
+        )
+    return notes

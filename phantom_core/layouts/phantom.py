@@ -1,0 +1,198 @@
+"""Phantom parallelism (arXiv 2508.00960): ranks exchange k ghosts each instead of their n/p neurons."""
+
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from phantom_core.collectives import Communicator
+from phantom_core.initialization import fill_normal
+from phantom_core.layouts.base import Group, LayoutError, SplitLinear
+
+
+def ghost_sources(rank: int, world_size: int) -> tuple[int, ...]:
+    """The rank whose ghosts each block of `decompressors` on a rank reads, in the order of the blocks.
+
+    The blocks lie in rank order, but the slot of the rank itself is taken by the last rank, so that one (k, b) copy
+    makes the other ranks' ghosts contiguous. The first rank simply starts at 1, the last one ends before itself.
+    """
+    if rank == 0:
+        return tuple(range(1, world_size))
+    sources = list(range(world_size - 1))
+    if rank < world_size - 1:
+        sources[rank] = world_size - 1
+    return tuple(sources)
+
+
+class _Slots:
+    """The p slots of k ghosts in an exchanged (p k, b) buffer, and which p - 1 contiguous ones a GEMM works on."""
+
+    def __init__(self, buffer: torch.Tensor, ranks: Communicator, ghosts: int) -> None:
+        self._slots = buffer.view(ranks.world_size, ghosts, buffer.shape[1])
+        self._rank, self._last = ranks.rank, ranks.world_size - 1
+        self.own = self._slots[self._rank]  # (k, b)
+        self.others = buffer[ghosts:] if self._rank == 0 else buffer[:-ghosts]  # ((p-1) k, b)
+
+    def gathered_to_blocks(self) -> None:
+        """After an all-gather: the last rank's ghosts move into this rank's slot."""
+        if 0 < self._rank < self._last:
+            self.own.copy_(self._slots[self._last])
+
+    def blocks_to_scattered(self) -> None:
+        """Before a reduce-scatter: the last rank's block moves to its slot, and this rank's own is zero."""
+        if 0 < self._rank < self._last:
+            self._slots[self._last].copy_(self.own)
+        self.own.zero_()
+
+
+class _Phantom(torch.autograd.Function):
+    """The layer's forward and backward, each hiding its one collective behind the local GEMMs."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        local: torch.Tensor,
+        compressor: torch.Tensor,
+        decompressors: torch.Tensor,
+        bias: torch.Tensor | None,
+        ranks: Communicator,
+    ) -> torch.Tensor:
+        k = compressor.shape[0]
+        buffer = x.new_empty(ranks.world_size * k, x.shape[0])  # (p k, b)
+        slots = _Slots(buffer, ranks, k)
+        torch.mm(compressor, x.t(), out=slots.own)
+        pending = ranks.all_gather(buffer, slots.own)
+        z = torch.nn.functional.linear(x, local, bias)  # (b, m_out)
+        pending.wait()
+        slots.gathered_to_blocks()
+        torch.addmm(z, slots.others.t(), decompressors.t(), out=z)
+        ctx.save_for_backward(x, slots.others, local, compressor, decompressors)
+        ctx.ranks = ranks
+        return z
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, delta: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, others, local, compressor, decompressors = ctx.saved_tensors
+        wanted = ctx.needs_input_grad
+        k = compressor.shape[0]
+        buffer = others.new_empty(ctx.ranks.world_size * k, others.shape[1])  # (p k, b)
+        slots = _Slots(buffer, ctx.ranks, k)
+        torch.mm(decompressors.t(), delta.t(), out=slots.others)
+        slots.blocks_to_scattered()
+        h = buffer.new_empty(k, buffer.shape[1])  # (k, b)
+        pending = ctx.ranks.reduce_scatter(h, buffer)
+        dx = delta @ local if wanted[0] else None  # (b, m)
+        d_local = delta.t() @ x if wanted[1] else None
+        d_decompressors = delta.t() @ others.t() if wanted[3] else None
+        d_bias = delta.sum(0) if wanted[4] else None
+        pending.wait()
+        if dx is not None:
+            torch.addmm(dx, h.t(), compressor, out=dx)
+        d_compressor = h @ x if wanted[2] else None
+        return dx, d_local, d_compressor, d_decompressors, d_bias, None
+
+
+class PhantomLinear(SplitLinear):
+    """z_j = x_j L_j^T + sum_{i != j} g_i D_ji^T + bias_j, with the ghosts g_i = x_i C_i^T of the other ranks.
+
+                 | L_0       D_01 C_1  D_02 C_2 |
+        W_eq  =  | D_10 C_0  L_1       D_12 C_2 |     L_j (m_out, m), C_i (k, m), D_ji (m_out, k), m = n/p
+                 | D_20 C_0  D_21 C_1  L_2      |
+
+    Backward, with delta_j = dloss/dz_j: h_i = sum_{j != i} delta_j D_ji by one reduce-scatter; dx_i = delta_i L_i + h_i
+    C_i; dL_j = delta_j^T x_j; dD_ji = delta_j^T g_i; dC_i = h_i^T x_i.
+
+    Order: ghosts, start of the all-gather, local GEMM, wait, one GEMM over all decompressors; backward likewise with
+    the reduce-scatter behind the local GEMMs. Ghosts travel feature-major, (k, b), so that neither exchange is permuted.
+
+    Parameters on rank j: `local` L_j (m_out, m); `compressor` C_j (k, m); `decompressors` (m_out, (p-1) k), the p - 1
+    blocks D_ji side by side in the order of `sources`; `bias` (m_out,) or None. There is no block for a rank's own
+    ghosts, so nothing has to be masked, and counting the parameters counts the weights. With one rank the
+    layer is dense: `compressor` and `decompressors` are None.
+
+    Args:
+        in_features: Inputs over all ranks, n.
+        out_features: Outputs over all ranks.
+        ghosts: Compressed activations that each rank sends, k; fewer than n/p.
+        bias: Whether to add a bias.
+        group: The ranks; see `SplitLinear`.
+        device: Where the weights live.
+        dtype: Their number format.
+
+    Raises:
+        LayoutError: A size is not divisible by the number of ranks, or `ghosts` is out of range.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        ghosts: int,
+        bias: bool = True,
+        group: Group = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(in_features, out_features, group, device, dtype, ghosts=ghosts, bias=bias)
+        own_in, own_out = self._shard("in_features", in_features), self._shard("out_features", out_features)
+        if not 1 <= ghosts < own_in:
+            raise LayoutError(
+                f"ghosts = {ghosts}; each of {self.world_size} ranks has {own_in} of {in_features} inputs and must send "
+                f"fewer than it has: 1 to {own_in - 1}"
+            )
+        self.ghosts = ghosts
+        self.local = self._weight(own_out, own_in)
+        exchanges = self.world_size > 1
+        self.compressor = self._weight(ghosts, own_in) if exchanges else None
+        self.decompressors = self._weight(own_out, (self.world_size - 1) * ghosts) if exchanges else None
+        self.bias = self._bias(bias, own_out)
+        self.reset_parameters()
+
+    @property
+    def sources(self) -> tuple[int, ...]:
+        """The rank whose ghosts each block of `decompressors` reads, in the order of the blocks."""
+        return ghost_sources(self.rank, self.world_size)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x_j (b, n/p) -> z_j (b, n_out/p)."""
+        if self.compressor is None:
+            return torch.nn.functional.linear(x, self.local, self.bias)
+        z: torch.Tensor = _Phantom.apply(
+            x, self.local, self.compressor, self.decompressors, self.bias, self.communicator
+        )
+        return z
+
+    def reset_parameters(self, generator: torch.Generator | None = None, gain: float = 1.0) -> None:
+        """Every entry of W_eq gets the dense layer's variance, gain^2 / n.
+
+        On the diagonal: Var L = gain^2 / n. Off it an entry is a sum of k products, with variance k Var D Var C.
+        Var C = 1/m keeps a ghost at E[g^2] = m Var C E[x^2] = E[x^2]; then Var D = gain^2 / (p k), since k (1/m) gain^2 /
+        (p k) = gain^2 / n. So z_j gets m gain^2 / n from its own inputs and (p - 1) k gain^2 / (p k) from ghosts: Var z =
+        gain^2 (1/p + (p - 1)/p) E[x^2] = gain^2 E[x^2], as in the dense layer. Backward likewise, transposed.
+        """
+        generator = self._generator(generator)
+        fill_normal(self.local, gain**2 / self.in_features, generator)
+        if self.compressor is not None and self.decompressors is not None:
+            fill_normal(self.compressor, 1 / self.compressor.shape[1], generator)
+            fill_normal(self.decompressors, gain**2 / (self.world_size * self.ghosts), generator)
+        self._zero_bias()
+
+    def dense_equivalent(self) -> torch.Tensor:
+        """W_eq (n_out, n): L_j on the diagonal, D_ji C_i off it, detached."""
+        local = self.communicator.from_all_ranks(self.local)
+        if self.compressor is None or self.decompressors is None:
+            return local[0]
+        compressors = self.communicator.from_all_ranks(self.compressor)
+        rows = []
+        for j, decompressors in enumerate(self.communicator.from_all_ranks(self.decompressors)):
+            blocks = dict(
+                zip(ghost_sources(j, self.world_size), decompressors.split(self.ghosts, 1), strict=True)
+            )
+            rows.append(
+                torch.cat(
+                    [local[j] if i == j else blocks[i] @ compressors[i] for i in range(self.world_size)], 1
+                )
+            )
+        return torch.cat(rows, 0)
