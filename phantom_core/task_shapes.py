@@ -4,7 +4,7 @@ from typing import Literal
 
 from phantom_core.spec import DigitsTask, FileTask, FlightsTask, SpecModel, Task, TeacherTask
 
-FLIGHTS_FEATURES = 72
+FLIGHTS_FEATURES = 128
 """Columns that `tasks` makes of a flight; a test holds the two together."""
 
 
