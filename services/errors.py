@@ -3,6 +3,7 @@
 ServiceError
 |-- SpecError            a spec can't be run as it is; carries one problem per wrong field
 |-- NotFound             no experiment, run or key of that id
+|-- IdempotencyConflict  the idempotency key was used for another request
 |-- QueryError           a filter, sort or cursor that can't be used
 |-- NotComparable        the asked comparison can't exist (no such arm)
 |-- KeyRefused           no such API key, revoked, expired, or without the scope
@@ -50,6 +51,17 @@ class NotFound(ServiceError):
         self.noun = noun
         """`experiment`, `run`, `arm` or `API key`."""
         super().__init__(f"there is no {noun} {identifier!r}; it may have been deleted, or never existed")
+
+
+class IdempotencyConflict(ServiceError):
+    """The idempotency key was used for another request."""
+
+    def __init__(self, key: str, experiment_id: str) -> None:
+        self.experiment_id = experiment_id
+        """What the first request with the key made."""
+        super().__init__(
+            f"the key {key!r} belongs to another request, which made {experiment_id}; take a new key"
+        )
 
 
 class QueryError(ServiceError):

@@ -5,11 +5,12 @@ Power samples are stored in blocks, one row per series that a sampler sent: docs
 """
 
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import BigInteger, ForeignKey, Index, SmallInteger, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from services.columns import Base, Blob, Id, Key
+from services.columns import Base, Blob, Id, Json, Key
 from services.database import UtcDateTime
 
 
@@ -115,3 +116,21 @@ class PowerSample(Base):
     """All of them, packed by `power_blocks.py`."""
 
     __table_args__ = (Index("ix_power_samples_series", "device_key", "method", "started_monotonic_s"),)
+
+
+class BoardStateBlock(Base):
+    """Consecutive states of one device: clocks, temperature, throttling, processes; about one a second."""
+
+    __tablename__ = "board_states"
+
+    key: Mapped[int] = mapped_column(Key, primary_key=True)
+    device_key: Mapped[int] = mapped_column(ForeignKey("devices.key", ondelete="CASCADE"))
+    subject_id: Mapped[str] = mapped_column(Id)
+    attempt: Mapped[int]
+    started_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    started_monotonic_s: Mapped[float]
+    ended_monotonic_s: Mapped[float]
+    states: Mapped[list[Any]] = mapped_column(Json)
+    """Each as `phantom_core.protocol.BoardState`."""
+
+    __table_args__ = (Index("ix_board_states_series", "device_key", "started_monotonic_s"),)

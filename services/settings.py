@@ -69,8 +69,6 @@ class Settings(BaseModel):
     """Seconds from the job's start until its worker group must have reported."""
     attempts: int = Field(2, ge=1, le=10)
     """Starts of an experiment at most; more than one only after faults of the infrastructure."""
-    ingest_grace_s: float = Field(3_600.0, ge=0, le=2_592_000)
-    """Seconds after an experiment's end during which its job may still deliver late events."""
     power_retention_days: float | None = Field(None, gt=0, le=36_500)
     """Days for which power samples are kept after an experiment's end; None keeps them. Summaries stay."""
 

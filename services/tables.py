@@ -12,7 +12,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from services.columns import Base, Id, Json, Key, one_of
 from services.database import UtcDateTime
-from services.measured_tables import Device, Metric, PowerSample, Window
+from services.measured_tables import BoardStateBlock, Device, Metric, PowerSample, Window
 from services.states import ExperimentState, RunState
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Arm",
     "Attempt",
     "Base",
+    "BoardStateBlock",
     "Comparison",
     "Device",
     "Event",
@@ -154,10 +155,9 @@ class Run(Base):
     energy_training_mj: Mapped[float | None]
     energy_training_uncertainty_mj: Mapped[float | None]
     energy_setup_mj: Mapped[float | None]
-    energy_warmup_mj: Mapped[float | None]
     energy_evaluation_mj: Mapped[float | None]
     energy_idle_boards_mj: Mapped[float | None]
-    """Training energy of boards that the experiment held but the arm left idle; not charged to it."""
+    """Energy of boards that the experiment held but the arm left idle; not charged to it."""
     steady_s: Mapped[float | None]
     steady_steps: Mapped[int | None] = mapped_column(BigInteger)
     energy_steady_mj: Mapped[float | None]

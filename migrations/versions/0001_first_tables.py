@@ -183,6 +183,25 @@ def upgrade() -> None:
     op.create_index("ix_experiment_tags_found", "experiment_tags", ["name", "value"], unique=False)
 
     op.create_table(
+        "board_states",
+        sa.Column("key", KEY, nullable=False),
+        sa.Column("device_key", KEY, nullable=False),
+        sa.Column("subject_id", sa.String(length=64), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("started_at", INSTANT, nullable=False),
+        sa.Column("started_monotonic_s", sa.Double(), nullable=False),
+        sa.Column("ended_monotonic_s", sa.Double(), nullable=False),
+        sa.Column("states", JSON, nullable=False),
+        sa.ForeignKeyConstraint(
+            ["device_key"], ["devices.key"], name=op.f("fk_board_states_device_key"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("key", name=op.f("pk_board_states")),
+    )
+    op.create_index(
+        "ix_board_states_series", "board_states", ["device_key", "started_monotonic_s"], unique=False
+    )
+
+    op.create_table(
         "comparisons",
         sa.Column("experiment_id", sa.String(length=64), nullable=False),
         sa.Column("arm_key", KEY, nullable=False),
@@ -261,7 +280,6 @@ def upgrade() -> None:
         sa.Column("energy_training_mj", sa.Double(), nullable=True),
         sa.Column("energy_training_uncertainty_mj", sa.Double(), nullable=True),
         sa.Column("energy_setup_mj", sa.Double(), nullable=True),
-        sa.Column("energy_warmup_mj", sa.Double(), nullable=True),
         sa.Column("energy_evaluation_mj", sa.Double(), nullable=True),
         sa.Column("energy_idle_boards_mj", sa.Double(), nullable=True),
         sa.Column("steady_s", sa.Double(), nullable=True),
@@ -403,6 +421,9 @@ def downgrade() -> None:
     op.drop_index(op.f("ix_comparisons_arm_key"), table_name="comparisons")
 
     op.drop_table("comparisons")
+    op.drop_index("ix_board_states_series", table_name="board_states")
+
+    op.drop_table("board_states")
     op.drop_index("ix_experiment_tags_found", table_name="experiment_tags")
 
     op.drop_table("experiment_tags")

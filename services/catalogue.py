@@ -1,0 +1,283 @@
+"""Experiments as they are read: one, and lists by filter, newest first."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from sqlalchemy import Select, func, select
+from sqlalchemy.orm import Session, load_only
+
+from services import cursors
+from services.database import Database, now
+from services.errors import NotFound
+from services.states import ExperimentState
+from services.tables import Arm, Comparison, Device, Experiment, ExperimentTag, Run
+from services.views import (
+    ArmDetail,
+    ArmView,
+    DeviceView,
+    ExperimentDetail,
+    ExperimentView,
+    Page,
+    TimingsView,
+    VerdictView,
+)
+
+
+class ExperimentFilter(BaseModel):
+    """What to list; None and empty leave a condition out, and all that are given must hold."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    states: tuple[ExperimentState, ...] = ()
+    """Any of these states."""
+    name_contains: Annotated[str, Field(max_length=80)] | None = None
+    """Part of the name, in any case."""
+    tags: dict[str, str] = Field(default_factory=dict, max_length=32)
+    """All of these tags, with these values."""
+    strategy: Annotated[str, Field(max_length=32)] | None = None
+    """Some arm has this strategy."""
+    submitted_after: AwareDatetime | None = None
+    """Accepted at or after this."""
+    submitted_before: AwareDatetime | None = None
+    """Accepted before this."""
+
+
+def get(db: Database, experiment_id: str) -> ExperimentDetail:
+    """One experiment.
+
+    Raises:
+        NotFound: There is none of that id.
+    """
+    with db.read() as session:
+        experiment = session.get(Experiment, experiment_id)
+        if experiment is None:
+            raise NotFound("experiment", experiment_id)
+        arms = session.scalars(
+            select(Arm).where(Arm.experiment_id == experiment_id).order_by(Arm.position)
+        ).all()
+        devices = session.scalars(
+            select(Device).where(Device.experiment_id == experiment_id).order_by(Device.host, Device.uuid)
+        ).all()
+        details = [
+            ArmDetail(**_arm_fields(arm, experiment.baseline), settings=arm.settings, cost=arm.cost)
+            for arm in arms
+        ]
+        common = _common(
+            experiment,
+            _run_counts(session, [experiment_id]).get(experiment_id, {}),
+            _verdicts(session, [experiment_id]).get(experiment_id, []),
+            now(session),
+        )
+        return ExperimentDetail(
+            **common,
+            arms=tuple(details),
+            devices=tuple(_device(device) for device in devices),
+            spec=experiment.spec,
+        )
+
+
+def list_experiments(
+    db: Database,
+    *,
+    filters: ExperimentFilter | None = None,
+    cursor: str | None = None,
+    limit: int = 50,
+) -> Page[ExperimentView]:
+    """Experiments, newest first.
+
+    Args:
+        db: The database.
+        filters: Which; None for all.
+        cursor: Where the last page ended.
+        limit: Most of them on one page.
+
+    Raises:
+        QueryError: Cursor or limit can't be used.
+    """
+    filters = filters or ExperimentFilter()
+    cursors.check_limit(limit)
+    question = filters.model_dump(mode="json")
+    statement = _matching(filters).order_by(Experiment.id.desc()).limit(limit + 1)
+    if cursor is not None:
+        statement = statement.where(Experiment.id < cursors.decode(question, cursor, (str,))[0])
+    with db.read() as session:
+        found = session.scalars(statement).all()
+        shown = found[:limit]
+        identifiers = [experiment.id for experiment in shown]
+        arms = _arms(session, identifiers)
+        counts, verdicts = _run_counts(session, identifiers), _verdicts(session, identifiers)
+        moment = now(session)
+        items = tuple(
+            ExperimentView(
+                **_common(experiment, counts.get(experiment.id, {}), verdicts.get(experiment.id, []), moment),
+                arms=tuple(
+                    ArmView(**_arm_fields(arm, experiment.baseline)) for arm in arms.get(experiment.id, [])
+                ),
+            )
+            for experiment in shown
+        )
+    more = len(found) > limit
+    return Page(items=items, next_cursor=cursors.encode(question, [shown[-1].id]) if more else None)
+
+
+def _matching(filters: ExperimentFilter) -> Select[Experiment]:
+    statement = select(Experiment)
+    if filters.states:
+        statement = statement.where(Experiment.state.in_(filters.states))
+    if filters.name_contains:
+        statement = statement.where(Experiment.name.icontains(filters.name_contains, autoescape=True))
+    for name, value in sorted(filters.tags.items()):
+        statement = statement.where(
+            Experiment.id.in_(
+                select(ExperimentTag.experiment_id).where(
+                    ExperimentTag.name == name, ExperimentTag.value == value
+                )
+            )
+        )
+    if filters.strategy is not None:
+        statement = statement.where(
+            Experiment.id.in_(select(Arm.experiment_id).where(Arm.strategy == filters.strategy))
+        )
+    if filters.submitted_after is not None:
+        statement = statement.where(Experiment.submitted_at >= filters.submitted_after)
+    if filters.submitted_before is not None:
+        statement = statement.where(Experiment.submitted_at < filters.submitted_before)
+    return statement
+
+
+def _common(
+    experiment: Experiment, counts: dict[str, int], verdicts: Sequence[VerdictView], moment: datetime
+) -> dict[str, Any]:
+    """Fields that lists and single answers share."""
+    copied = [
+        "id",
+        "name",
+        "state",
+        "reason",
+        "message",
+        "progress",
+        "priority",
+        "attempt",
+        "version",
+        "baseline",
+        "ray_job_id",
+        "ray_dashboard_url",
+        "environment",
+        "cancel_requested_at",
+        "delete_requested_at",
+        "submitted_at",
+        "leased_at",
+        "starting_at",
+        "running_at",
+        "first_run_at",
+        "finished_at",
+        "last_event_at",
+    ]
+    return {
+        **{name: getattr(experiment, name) for name in copied},
+        "description": experiment.spec["description"],
+        "tags": experiment.spec["tags"],
+        "rounds": experiment.spec["measurement"]["rounds"],
+        "is_terminal": ExperimentState(experiment.state).is_terminal,
+        "runs": counts,
+        "verdicts": tuple(verdicts),
+        "timings": _timings(experiment, moment),
+    }
+
+
+def _timings(experiment: Experiment, moment: datetime) -> TimingsView:
+    end = experiment.finished_at or moment
+    marks = [
+        experiment.submitted_at,
+        experiment.leased_at,
+        experiment.starting_at,
+        experiment.running_at,
+        experiment.first_run_at,
+    ]
+    spans: list[float | None] = []
+    for position, begun in enumerate(marks):
+        # A step that was left out (cancelled while queued, say) ends when the experiment does.
+        after = next((mark for mark in marks[position + 1 :] if mark is not None), end)
+        spans.append(None if begun is None else max(0.0, (after - begun) / timedelta(seconds=1)))
+    return TimingsView(
+        queued_s=spans[0],
+        cluster_s=spans[1],
+        start_up_s=spans[2],
+        set_up_s=spans[3],
+        running_s=spans[4],
+        total_s=max(0.0, (end - experiment.submitted_at) / timedelta(seconds=1)),
+    )
+
+
+def _arm_fields(arm: Arm, baseline: str) -> dict[str, Any]:
+    return {
+        "name": arm.name,
+        "position": arm.position,
+        "strategy": arm.strategy,
+        "world_size": arm.world_size,
+        "width": arm.width,
+        "depth": arm.depth,
+        "ghosts": arm.ghosts,
+        "dtype": arm.dtype,
+        "control_of": tuple(arm.control_of),
+        "is_baseline": arm.name == baseline,
+    }
+
+
+def _device(device: Device) -> DeviceView:
+    return DeviceView(**{name: getattr(device, name) for name in DeviceView.model_fields})
+
+
+def _arms(session: Session, identifiers: Sequence[str]) -> dict[str, list[Arm]]:
+    light = [
+        getattr(Arm, name) for name in ["key", "experiment_id", "name", "position", "strategy", "world_size"]
+    ]
+    light += [Arm.width, Arm.depth, Arm.ghosts, Arm.dtype, Arm.control_of]
+    grouped: dict[str, list[Arm]] = {}
+    statement = (
+        select(Arm)
+        .where(Arm.experiment_id.in_(identifiers))
+        .order_by(Arm.position)
+        .options(load_only(*light, raiseload=True))
+    )
+    for arm in session.scalars(statement):
+        grouped.setdefault(arm.experiment_id, []).append(arm)
+    return grouped
+
+
+def _run_counts(session: Session, identifiers: Sequence[str]) -> dict[str, dict[str, int]]:
+    grouped: dict[str, dict[str, int]] = {}
+    statement = (
+        select(Run.experiment_id, Run.state, func.count())
+        .where(Run.experiment_id.in_(identifiers))
+        .group_by(Run.experiment_id, Run.state)
+        .order_by(Run.state)
+    )
+    for identifier, state, count in session.execute(statement):
+        grouped.setdefault(identifier, {})[state] = count
+    return grouped
+
+
+def _verdicts(session: Session, identifiers: Sequence[str]) -> dict[str, list[VerdictView]]:
+    grouped: dict[str, list[VerdictView]] = {}
+    statement = (
+        select(Comparison, Arm.name)
+        .join(Arm, Arm.key == Comparison.arm_key)
+        .where(Comparison.experiment_id.in_(identifiers), Comparison.is_primary)
+        .order_by(Arm.position)
+    )
+    for comparison, arm in session.execute(statement):
+        grouped.setdefault(comparison.experiment_id, []).append(
+            VerdictView(
+                arm=arm,
+                metric=comparison.metric,
+                verdict=comparison.verdict,
+                sentence=comparison.result["sentence"],
+                ratio=comparison.ratio,
+                ratio_low=comparison.ratio_low,
+                ratio_high=comparison.ratio_high,
+            )
+        )
+    return grouped

@@ -1,0 +1,95 @@
+"""What a spec would need and cost, without running it; and whether it would be accepted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from phantom_core.cost import arm_cost
+from phantom_core.plan import Plan, PlannedArm, make_plan
+from phantom_core.spec import ExperimentSpec, HardLimits, StopAtSeconds
+from phantom_core.task_shapes import task_shape
+from services.errors import Problem, SpecError
+from services.views import ArmCostView, ValidationView
+
+if TYPE_CHECKING:
+    from phantom_core.checks import Capacity
+
+NO_PROFILE = "no profile of this device has been measured, so there is nothing to predict energy from"
+"""Why a prediction is missing."""
+
+
+def accept(plan: Plan, capacity: Capacity | None) -> list[ArmCostView]:
+    """Checks a plan.
+
+    Args:
+        plan: What to run.
+        capacity: What the cluster has; None skips the checks that need it.
+
+    Returns:
+        What each of its arms costs by the formulas, in order.
+
+    Raises:
+        SpecError: It can't be run as it is.
+    """
+    problems, _ = findings(plan, capacity)
+    if problems:
+        raise SpecError(problems)
+    return [cost_of(planned, plan.spec) for planned in plan.arms]
+
+
+def validate(spec: ExperimentSpec, capacity: Capacity | None = None) -> ValidationView:
+    """What a spec would need and cost, without running it.
+
+    Args:
+        spec: What to look at.
+        capacity: What the cluster has; None skips the checks that need it.
+    """
+    plan = make_plan(spec)
+    problems, warnings = findings(plan, capacity)
+    rounds = spec.measurement.rounds
+    return ValidationView(
+        valid=not problems,
+        problems=tuple(problems),
+        warnings=tuple(warnings),
+        baseline=plan.baseline,
+        # Formulas need shapes that divide; where they don't, the problems say so instead.
+        arms=() if problems else tuple(cost_of(planned, spec) for planned in plan.arms),
+        rounds=rounds,
+        runs=rounds * len(plan.arms),
+        ranks=plan.world_size,
+        longest_s=min(
+            rounds * sum(_longest_s(planned.training.stop) for planned in plan.arms),
+            spec.resources.deadline_s,
+        ),
+        deadline_s=spec.resources.deadline_s,
+        predicted_energy_mj=None,
+        predicted_energy_reason=NO_PROFILE,
+    )
+
+
+def findings(plan: Plan, capacity: Capacity | None) -> tuple[list[Problem], list[Problem]]:
+    """What forbids a plan, and what is worth knowing before it runs."""
+    from phantom_core.checks import check
+
+    return check(plan, capacity)
+
+
+def cost_of(planned: PlannedArm, spec: ExperimentSpec) -> ArmCostView:
+    """What one arm costs by the formulas."""
+    cost = arm_cost(planned, task_shape(spec.task), spec.task.feature_placement)
+    return ArmCostView(
+        arm=planned.name,
+        strategy=planned.arm.strategy,
+        world_size=planned.arm.world_size,
+        width=planned.model.width,
+        control_of=planned.control_of,
+        parameters=cost.parameters,
+        flops_per_step=cost.step_flops,
+        bytes_sent_per_step=cost.bytes_sent,
+        memory_per_rank_bytes=cost.memory.peak_bytes,
+        energy_reason=NO_PROFILE,
+    )
+
+
+def _longest_s(stop: HardLimits) -> float:
+    return min(stop.seconds, stop.max_seconds) if isinstance(stop, StopAtSeconds) else stop.max_seconds
