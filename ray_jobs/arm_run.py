@@ -171,7 +171,7 @@ class ArmRun:
             self._evaluate()
 
     def _agree_on(self, steps: int, train_loss: float) -> None:
-        """Sums energy over the arm's devices; takes time and loss from rank 0, so that all ranks decide alike."""
+        """Sums energy over the arm's devices; time and loss are rank 0's, so that all ranks decide alike."""
         mine = Share(self._reads_meter, self._energy_mj, self._training_s)
         shares = self._team.gather(mine)
         energies = [share.energy_mj for share in shares if share.reads_meter]

@@ -112,7 +112,10 @@ class Reporter:
         """True if nothing is left unsent."""
         with self._lock:
             try:
-                return all([self._send_file(path) for path in sorted(self._folder.glob(f"*{SUFFIX}"))])
+                paths = sorted(self._folder.glob(f"*{SUFFIX}"))
+                # Not a generator: one file that can't be sent must not hold up the others.
+                sent = [self._send_file(path) for path in paths]
+                return all(sent)
             except (httpx.HTTPError, OSError) as error:
                 log.warning("events wait on disk: %s: %s", type(error).__name__, error)
                 return False

@@ -74,7 +74,10 @@ class Spool:
     def _write(self) -> None:
         try:
             if self._file is None:
+                torn = _ends_torn(self.path)
                 self._file = self.path.open("ab", buffering=0)
+                if torn:  # what an earlier process left half written must not swallow the next line
+                    self._waiting.appendleft(b"\n")
             while self._waiting:
                 line = self._waiting[0]
                 written = self._file.write(line)
@@ -97,3 +100,14 @@ class Spool:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+
+def _ends_torn(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            if file.seek(0, 2) == 0:
+                return False
+            file.seek(-1, 2)
+            return file.read(1) != b"\n"
+    except FileNotFoundError:
+        return False

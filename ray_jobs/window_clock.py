@@ -40,7 +40,7 @@ class WindowClock:
         *,
         agree: Callable[[bool], bool],
         synchronize: Callable[[], None],
-        emit: Callable[[Window], None],
+        emit: Callable[[Window], object],
         charged: bool,
     ) -> None:
         """Args.
@@ -62,8 +62,8 @@ class WindowClock:
     def window(self, phase: Phase) -> Iterator[OpenWindow]:
         """Measures its body on all ranks at once.
 
-        A body that raises still takes part in the closing barrier and votes no there, so that no rank waits for
-        ever, the energy spent until then is recorded, and then the error goes on.
+        A body that raises still takes part in the closing barrier and votes no there, so that no rank waits
+        for ever; the energy spent until then is recorded, and then the error goes on.
 
         Raises:
             PeerFailed: The body succeeded here, but not on every rank.
@@ -72,16 +72,17 @@ class WindowClock:
         self._synchronize()
         if not self._agree(True):
             raise PeerFailed("another rank failed before the window opened")
+        power_mw = self._power_mw()
         start, start_reading = self._read()
         try:
             yield inside
             self._synchronize()
         except BaseException:
             self._agree(False)
-            self._close(phase, inside, start, start_reading)
+            self._close(phase, inside, start, start_reading, power_mw)
             raise
         all_well = self._agree(True)
-        self._close(phase, inside, start, start_reading)
+        self._close(phase, inside, start, start_reading, power_mw)
         if not all_well:
             raise PeerFailed(f"another rank failed in the {phase} window")
 
@@ -89,12 +90,16 @@ class WindowClock:
         reading = self._meter.read_energy() if self._meter is not None else None
         return (reading.instant if reading is not None else Instant.now()), reading
 
+    def _power_mw(self) -> float | None:
+        return self._meter.read_power().power_mw if self._meter is not None else None
+
     def _close(
         self,
         phase: Phase,
         inside: OpenWindow,
         start: Instant,
         start_reading: EnergyReading | None,
+        start_power_mw: float | None,
     ) -> None:
         end, end_reading = self._read()
         inside.duration_s = end.monotonic_s - start.monotonic_s
@@ -102,7 +107,7 @@ class WindowClock:
         self._counts[phase] = index + 1
         if self._meter is None or start_reading is None or end_reading is None:
             return
-        energy = window_energy(start_reading, end_reading)
+        energy = window_energy(start_reading, end_reading, [start_power_mw, self._power_mw()])
         inside.energy_mj = energy.energy_mj
         device = self._meter.device
         self._emit(

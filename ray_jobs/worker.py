@@ -1,9 +1,9 @@
 """One rank's loop over rounds and arms."""
 
+import os
 import platform
 import socket
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -14,8 +14,9 @@ import ray.train.collective
 import torch
 
 import phantom_core
-from phantom_core.meters.base import Meter
+from phantom_core.meters.base import Instant, Meter
 from phantom_core.meters.choose import MeterRequest, open_meter
+from phantom_core.meters.idle import idle_power
 from phantom_core.protocol import (
     AssignedRun,
     Assignment,
@@ -25,15 +26,18 @@ from phantom_core.protocol import (
     Phase,
     Progress,
     RankInfo,
+    Window,
 )
 from phantom_core.tasks import Dataset, load_task
 from ray_jobs.arm_run import ArmRun
 from ray_jobs.environment import JobEnvironment
-from ray_jobs.node_agent import NodeAgent, start_node_agent
+from ray_jobs.node_agent import start_node_agent
 from ray_jobs.ranks import Ranks, Team, listening_address, use_interface_of
 from ray_jobs.spool import Spool, spool_folder
 from ray_jobs.window_clock import WindowClock
 
+SAMPLER_UP_S = 60.0
+"""Seconds that the sampler may take to come up before training goes on without it."""
 LAST_WORD_S = 120.0
 """Seconds for which a node goes on trying to deliver its ranks' last events."""
 
@@ -60,22 +64,34 @@ def work(job: JobEnvironment, assignment: Assignment, *, use_gpu: bool) -> None:
         ranks = stack.enter_context(_join(assignment, rank, context.get_world_size(), device))
         request = _meter_request(device, rank)
         meter = stack.enter_context(open_meter(request))
-        bench = Bench(assignment, ranks, spool, meter)
-        requests = ranks.everyone.gather((meter.device.host, context.get_local_rank(), request))
-        agent: NodeAgent | None = None
+        requests = ranks.everyone.gather(request.from_outside(os.getpid()))
+        local = [told for told in requests if told.host == request.host]
         if context.get_local_rank() == 0:
-            local = [told for host, _, told in requests if host == meter.device.host]
             agent = start_node_agent(job, assignment, folder, local)
             stack.callback(agent.stop, LAST_WORD_S)
-        bench.announce(platform.node())
+            agent.wait_until_up(SAMPLER_UP_S)
+        ranks.everyone.agree(True)
+        local_pids = [told.pid for told in local if told.pid is not None]
+        bench = Bench(assignment, ranks, spool, meter, local_pids)
+        bench.announce()
         bench.make_all_runs()
 
 
 class Bench:
     """Everything that the runs of one rank share: groups, meter, data, spool."""
 
-    def __init__(self, assignment: Assignment, ranks: Ranks, spool: Spool, meter: Meter) -> None:
-        """Args: what to do, with whom, where events go, what reads this rank's device."""
+    def __init__(
+        self, assignment: Assignment, ranks: Ranks, spool: Spool, meter: Meter, local_pids: Collection[int]
+    ) -> None:
+        """Args.
+
+        assignment: What to do.
+        ranks: With whom.
+        spool: Where events go.
+        meter: Reads this rank's device.
+        local_pids: Processes of this host's ranks, which may be on its boards.
+        """
+        self._local_pids = local_pids
         self._assignment = assignment
         self._plan = assignment.plan
         self._ranks = ranks
@@ -86,7 +102,7 @@ class Bench:
             self._plan.spec.task, [Path(root) for root in assignment.data_roots]
         )
 
-    def announce(self, host: str) -> None:
+    def announce(self) -> None:
         """Tells the service that the worker group is there, with its devices and versions."""
         if self._ranks.rank == 0:
             self._spool.emit(
@@ -139,8 +155,31 @@ class Bench:
         seconds = self._plan.spec.measurement.idle_baseline_s
         if seconds <= 0:
             return
-        with self._clock(self._ranks.everyone, self._spool.emit, charged=False).window(phase):
-            time.sleep(seconds)
+        everyone = self._ranks.everyone
+        self._synchronize()
+        everyone.agree(True)
+        if self._reads_meter(everyone.size):
+            start = Instant.now()
+            (idle,) = idle_power([self._meter], seconds, own_process_ids=self._local_pids)
+            self._spool.emit(
+                Window(
+                    phase=phase,
+                    index=0,
+                    host=idle.host,
+                    device_uuid=idle.device_uuid,
+                    charged=False,
+                    started_at=start.at,
+                    started_monotonic_s=start.monotonic_s,
+                    duration_s=idle.duration_s,
+                    energy_mj=idle.energy.energy_mj,
+                    uncertainty_mj=idle.energy.uncertainty_mj,
+                    method=idle.energy.method,
+                    scope=idle.energy.scope,
+                    reason=idle.reason or idle.energy.reason,
+                    flags=idle.energy.flags,
+                )
+            )
+        everyone.agree(True)
 
     def _clock(self, team: Team, emit: Callable[[Payload], object], *, charged: bool) -> WindowClock:
         return WindowClock(
@@ -190,14 +229,15 @@ def _device(use_gpu: bool) -> torch.device:
         return torch.device("cpu")
     from ray.train.torch import get_device
 
-    return get_device()
+    device: torch.device = get_device()
+    return device
 
 
 def _meter_request(device: torch.device, rank: int) -> MeterRequest:
     if device.type == "cuda":
         uuid = str(torch.cuda.get_device_properties(device).uuid)
-        return MeterRequest.cuda(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
-    return MeterRequest.cpu(rank=rank)
+        return MeterRequest(kind="cuda", uuid=uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}")
+    return MeterRequest(kind="cpu", rank=rank)
 
 
 def _distinct(devices: list[DeviceInfo]) -> list[DeviceInfo]:
@@ -215,5 +255,6 @@ def _versions() -> dict[str, str]:
     if torch.version.cuda:
         versions["cuda"] = torch.version.cuda
     if torch.cuda.is_available():
-        versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        nccl: tuple[int, ...] = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+        versions["nccl"] = ".".join(map(str, nccl))
     return versions
