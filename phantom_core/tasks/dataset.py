@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from phantom_core.spec import FeaturePlacement
 from phantom_core.task_shapes import TaskShape
 
 FloatArray = npt.NDArray[np.float32]
@@ -35,6 +36,8 @@ class Dataset:
     """(validation rows,) int64 class indices, or (validation rows, outputs) float32."""
     shape: TaskShape
     """Features, outputs and loss."""
+    placement: FeaturePlacement = "whole"
+    """Whether every rank of an arm sees all feature columns, or rank j its F / p neighbouring ones."""
 
     def __post_init__(self) -> None:
         """Makes the arrays read-only and holds them to the shape.

@@ -32,4 +32,5 @@ def load_digits(task: DigitsTask) -> Dataset:
         validation_features=scaling.apply(pixels[validation]),
         validation_targets=classes[validation],
         shape=task_shape(task),
+        placement=task.feature_placement,
     )

@@ -65,6 +65,7 @@ def _from_columns(task: FileTask, columns: Columns) -> Dataset:
         validation_features=tables[1],
         validation_targets=targets[validation],
         shape=shape,
+        placement=task.feature_placement,
     )
 
 

@@ -67,6 +67,7 @@ def load_flights(task: FlightsTask) -> Dataset:
         validation_features=features(validation),
         validation_targets=table.late[validation],
         shape=task_shape(task),
+        placement=task.feature_placement,
     )
 
 

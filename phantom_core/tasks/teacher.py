@@ -49,6 +49,7 @@ def load_teacher(task: TeacherTask) -> Dataset:
         validation_features=features[train:],
         validation_targets=targets[train:],
         shape=task_shape(task),
+        placement=task.feature_placement,
     )
 
 
