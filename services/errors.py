@@ -6,7 +6,8 @@ ServiceError
 |-- IdempotencyConflict  the idempotency key was used for another request
 |-- QueryError           a filter, sort or cursor that can't be used
 |-- NotComparable        the asked comparison can't exist (no such arm)
-|-- KeyRefused           no such API key, revoked, expired, or without the scope
+|-- KeyRefused           no such API key, revoked or expired
+|   `-- KeyLacksScope    ... or valid, but for something else
 |-- LeaseLost            another process owns the experiment now
 `-- DatabaseError
     |-- DatabaseUnavailable   it can't be reached, or is locked for longer than the limit
@@ -74,6 +75,10 @@ class NotComparable(ServiceError):
 
 class KeyRefused(ServiceError):
     """The API key opens nothing here."""
+
+
+class KeyLacksScope(KeyRefused):
+    """The API key is valid, but not for this."""
 
 
 class LeaseLost(ServiceError):

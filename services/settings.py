@@ -11,6 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 PREFIX = "GHOSTWATT_"
 """Start of every variable's name; the rest is the field's name in upper case."""
 
+CLIENT_VARIABLES = frozenset({"GHOSTWATT_URL", "GHOSTWATT_API_KEY"})
+"""Read by the `ghostwatt` command; they set nothing here, but are no mistake either."""
+
+SEPARATORS = {"data_roots": os.pathsep, "allowed_hosts": ","}
+"""What stands between the parts of settings that are lists."""
+
 
 class SettingsError(ValueError):
     """A setting can't be used; the message names the variable, its value and what it may be."""
@@ -51,6 +57,11 @@ class Settings(BaseModel):
     """Address that the service listens on."""
     port: int = Field(8411, ge=0, le=65_535)
     """Port that it listens on; 0 lets the system choose."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names that the Host header may hold besides loopback's, separated by commas; empty allows the bound
+    address on loopback, and any name elsewhere, where every request needs a key."""
+    require_keys: bool = False
+    """Whether requests on loopback need an API key too; on any other address they always do."""
     service_url: str = Field(default_factory=_address)
     """Address at which jobs reach the service; default: from `host` and `port`."""
     ray_address: str | None = None
@@ -115,7 +126,7 @@ class Settings(BaseModel):
         if environment.get("RAY_ADDRESS"):
             values["ray_address"] = environment["RAY_ADDRESS"]
         for variable, value in environment.items():
-            if not variable.startswith(PREFIX):
+            if not variable.startswith(PREFIX) or variable in CLIENT_VARIABLES:
                 continue
             name = variable.removeprefix(PREFIX).lower()
             if name not in cls.model_fields:
@@ -125,7 +136,8 @@ class Settings(BaseModel):
                 continue
             if value == "":
                 continue
-            values[name] = tuple(filter(None, value.split(os.pathsep))) if name == "data_roots" else value
+            separator = SEPARATORS.get(name)
+            values[name] = tuple(filter(None, value.split(separator))) if separator else value
         try:
             return cls(**values)
         except ValidationError as error:
