@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
@@ -73,11 +74,14 @@ class RayHead:
         """The token without which the head answers nobody."""
         return self._token_file.read_text().strip()
 
-    def start(self) -> None:
-        """Adopts the head that is recorded, if it lives and answers; else starts one and waits until it answers.
+    def start(self, cancelled: Callable[[], bool] = lambda: False) -> None:
+        """Adopts the recorded head if it lives and answers; else starts one and waits until it answers.
+
+        Args:
+            cancelled: Asked while waiting; True gives up.
 
         Raises:
-            RayHeadError: It ended, or did not answer in time.
+            RayHeadError: It ended, or did not answer in time, or waiting was cancelled.
         """
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         record = self._recorded()
@@ -87,7 +91,7 @@ class RayHead:
                 self._record = record
                 return
             self._end(record)
-        self._launch()
+        self._launch(cancelled)
 
     def alive(self) -> bool:
         """Whether the head's leading process lives."""
@@ -127,13 +131,13 @@ class RayHead:
         except (OSError, ValueError, TypeError):
             return None
 
-    def _launch(self) -> None:
+    def _launch(self, cancelled: Callable[[], bool]) -> None:
         descriptor = os.open(self._token_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as file:
             file.write(secrets.token_hex(32))
         mark = secrets.token_hex(16)
         # Ray puts sockets below this folder, and their paths must stay under 107 bytes.
-        temp_dir = tempfile.mkdtemp(prefix="ghostwatt-", dir="/tmp")  # noqa: S108
+        temp_dir = tempfile.mkdtemp(prefix="ghostwatt-", dir="/tmp")
         port, client_port = _free_ports(2)
         address = f"http://127.0.0.1:{port}"
         with self._log_file.open("wb") as output:
@@ -149,7 +153,7 @@ class RayHead:
         self._record = HeadRecord(self._process.pid, created_at_s, mark, address, temp_dir)
         self._record_file.write_text(json.dumps(asdict(self._record)))
         try:
-            self._wait_until_ready(address)
+            self._wait_until_ready(address, cancelled)
         except BaseException:
             self.stop()
             raise
@@ -175,7 +179,7 @@ class RayHead:
             "PYTHONUNBUFFERED": "1",
         }
 
-    def _wait_until_ready(self, address: str) -> None:
+    def _wait_until_ready(self, address: str, cancelled: Callable[[], bool]) -> None:
         """Ready is: the jobs server answers and a node is alive; `ray start` saying so is not enough."""
         assert self._process is not None
         end_at = time.monotonic() + self._startup_deadline_s
@@ -186,6 +190,8 @@ class RayHead:
                 )
             if self._answers(address):
                 return
+            if cancelled():
+                raise RayHeadError("the Ray head was not waited for: the service is ending")
             time.sleep(0.2)
         raise RayHeadError(
             f"the Ray head did not answer within {self._startup_deadline_s:.0f} s: {self._log_tail()}"

@@ -1,0 +1,173 @@
+"""Takes experiments from the queue, hands them to Ray and follows them to the end; keeps a Ray head if it must.
+
+Two threads: one follows experiments, one keeps the cluster (starts the embedded head, measures its capacity).
+Both only ever fail for the moment: what goes wrong is said in `cluster_problem` and tried again.
+"""
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from phantom_core.checks import Capacity
+from services import leases
+from services.cluster import Cluster, ClusterError
+from services.database import Database
+from services.errors import ServiceError
+from services.following import Follower
+from services.ray_head import RayHead, RayHeadError
+from services.settings import Settings
+
+log = logging.getLogger(__name__)
+
+CLUSTER_CHECK_S = 5.0
+RENEWALS_PER_LEASE = 3
+
+
+class Dispatcher:
+    """The service's background; see `api.background.Background`."""
+
+    def __init__(self, settings: Settings, environment: Mapping[str, str] = os.environ) -> None:
+        """Args: the settings; the environment, in which Ray's token is looked for."""
+        self._settings = settings
+        self._environment = environment
+        self._db: Database | None = None
+        self._owner = f"{socket.gethostname()}:{os.getpid()}:{time.time_ns():x}"
+        self._stop = threading.Event()
+        self._head: RayHead | None = None
+        self._cluster: Cluster | None = None
+        self._capacity: Capacity | None = None
+        self._problem: str | None = "Ray is starting"
+        self._beat_s: float | None = None
+        self._followers: dict[str, Follower] = {}
+        self._renewed_s: dict[str, float] = {}
+        self._threads = [
+            threading.Thread(target=self._keep_cluster, name="cluster keeper", daemon=True),
+            threading.Thread(target=self._dispatch, name="dispatcher", daemon=True),
+        ]
+
+    def start(self) -> None:
+        """Starts both threads; returns at once, while the head may take a quarter of a minute."""
+        self._db = Database(self._settings.database_url)
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Gives leases back, ends the embedded head with all its jobs; safe to call twice."""
+        self._stop.set()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join()
+        if self._db is not None:
+            for follower in self._followers.values():
+                try:
+                    leases.release(self._db, follower.lease)
+                except ServiceError as error:
+                    log.warning("lease of %s not given back: %s", follower.lease.experiment_id, error)
+            self._followers.clear()
+            self._db.close()
+            self._db = None
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+        if self._head is not None:
+            self._head.stop()
+            self._head = None
+
+    def heartbeat_age_s(self) -> float | None:
+        """Seconds since the dispatching thread last came round; None before its first round."""
+        return None if self._beat_s is None else time.monotonic() - self._beat_s
+
+    def capacity(self) -> Capacity | None:
+        """What the cluster has; None while that isn't known."""
+        return self._capacity
+
+    def cluster_problem(self) -> str | None:
+        """Why nothing can run now; None if something can."""
+        return self._problem
+
+    def _dispatch(self) -> None:
+        while not self._stop.is_set():
+            self._beat_s = time.monotonic()
+            try:
+                self._round()
+            except (ServiceError, ClusterError) as error:
+                log.warning("dispatcher: %s", error)
+            except Exception:
+                log.exception("dispatcher: a round failed; going on")
+            self._stop.wait(self._settings.poll_interval_s)
+
+    def _round(self) -> None:
+        assert self._db is not None
+        self._renew(self._db)
+        cluster = self._cluster
+        if cluster is None:
+            return
+        for identifier, follower in list(self._followers.items()):
+            if self._stop.is_set():
+                return
+            if not follower.step(cluster):
+                self._forget(identifier)
+        if len(self._followers) < self._settings.ray_max_active and self._problem is None:
+            lease = leases.claim(self._db, self._owner, self._settings.lease_ttl_s)
+            if lease is not None:
+                self._renewed_s[lease.experiment_id] = time.monotonic()
+                self._followers[lease.experiment_id] = Follower(self._db, lease, self._settings)
+
+    def _renew(self, db: Database) -> None:
+        ttl_s = self._settings.lease_ttl_s
+        for identifier, follower in list(self._followers.items()):
+            if time.monotonic() - self._renewed_s[identifier] < ttl_s / RENEWALS_PER_LEASE:
+                continue
+            if leases.renew(db, follower.lease, ttl_s):
+                self._renewed_s[identifier] = time.monotonic()
+            else:
+                self._forget(identifier)
+
+    def _forget(self, identifier: str) -> None:
+        self._followers.pop(identifier, None)
+        self._renewed_s.pop(identifier, None)
+
+    def _keep_cluster(self) -> None:
+        while not self._stop.is_set():
+            try:
+                cluster = self._reach_cluster()
+                self._capacity = cluster.capacity()
+                self._problem = None
+            except (ClusterError, RayHeadError, OSError) as error:
+                self._problem = str(error)
+                log.warning("cluster: %s", error)
+            except Exception as error:
+                self._problem = f"{type(error).__name__}: {error}"
+                log.exception("cluster: looking after it failed; going on")
+            self._stop.wait(CLUSTER_CHECK_S)
+
+    def _reach_cluster(self) -> Cluster:
+        if self._settings.ray_address is not None:
+            if self._cluster is None:
+                self._cluster = Cluster(self._settings.ray_address, ray_token(self._environment))
+            return self._cluster
+        if self._head is None:
+            self._head = RayHead(self._settings.data_dir / "ray")
+        if self._cluster is None or not self._head.alive():
+            self._problem = "Ray is starting"
+            stale, self._cluster = self._cluster, None
+            if stale is not None:
+                stale.close()
+            self._head.stop()
+            self._head.start(cancelled=self._stop.is_set)
+            self._cluster = Cluster(self._head.address, self._head.token)
+        return self._cluster
+
+
+def ray_token(environment: Mapping[str, str]) -> str | None:
+    """The token of a cluster that isn't ours: `RAY_AUTH_TOKEN`, or the file `RAY_AUTH_TOKEN_PATH`, as Ray has it."""
+    if environment.get("RAY_AUTH_TOKEN"):
+        return environment["RAY_AUTH_TOKEN"]
+    path = environment.get("RAY_AUTH_TOKEN_PATH")
+    if path:
+        return Path(path).read_text().strip()
+    return None

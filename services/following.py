@@ -1,0 +1,254 @@
+"""One experiment from its lease to its end: submit its job, watch it, end it truthfully.
+
+`Follower.step` looks once and changes at most one thing, so that a dispatcher can follow many. What it must
+remember is in the database; what it keeps itself (an ingest token not yet handed over, a stop under way) costs
+at worst another attempt if it dies. A transport error changes no state.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from phantom_core.checks import check
+from phantom_core.plan import Plan, make_plan
+from phantom_core.protocol import Reason
+from phantom_core.spec import ExperimentSpec
+from services import leases
+from services.cluster import FINAL_STATES, Cluster, ClusterError, ClusterUnreachable, JobStatus
+from services.database import Database
+from services.errors import LeaseLost
+from services.leases import FollowView, IngestToken, Lease
+from services.settings import Settings
+from services.states import ExperimentState
+from services.tables import Experiment
+
+log = logging.getLogger(__name__)
+
+LATE_EVENTS_S = 15.0
+"""Seconds that the last events of an ended job may take to arrive before its end is judged without them."""
+STOP_AGAIN_S = 30.0
+"""Seconds after which a job that was told to stop and still runs is told again."""
+
+RETRIED = frozenset({Reason.WORKER_LOST, Reason.JOB_UNKNOWN, Reason.JOB_FAILED, Reason.SILENCE_DEADLINE})
+"""Faults of the infrastructure: another attempt may do better. The user's own errors are not among them."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How an experiment is to end once its job is gone."""
+
+    state: ExperimentState
+    reason: Reason
+    message: str
+
+
+class Follower:
+    """Follows one leased experiment."""
+
+    def __init__(
+        self,
+        db: Database,
+        lease: Lease,
+        settings: Settings,
+        *,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Args: the database, the hold on the experiment, deadlines and addresses, a monotonic clock."""
+        self.lease = lease
+        self._db = db
+        self._settings = settings
+        self._clock_s = clock_s
+        with db.read() as session:
+            experiment = session.get_one(Experiment, lease.experiment_id)
+            self._spec = ExperimentSpec.model_validate(experiment.spec)
+            self._name = experiment.name
+        self._plan: Plan = make_plan(self._spec)
+        self._token: IngestToken | None = None
+        self._ending: Ending | None = None
+        self._stopped_at_s: float | None = None
+        self._ended_since_s: float | None = None
+
+    def step(self, cluster: Cluster) -> bool:
+        """Looks once.
+
+        Args:
+            cluster: Where the job runs.
+
+        Returns:
+            Whether there is more to do; False once the experiment has ended or belongs to another.
+        """
+        try:
+            view = leases.follow(self._db, self.lease)
+            return self._step(cluster, view)
+        except LeaseLost as error:
+            log.info("%s", error)
+            return False
+        except ClusterUnreachable as error:
+            log.warning("%s: %s", self.lease.experiment_id, error)
+            return True
+
+    def _step(self, cluster: Cluster, view: FollowView) -> bool:
+        if view.cancel_requested and self._ending is None:
+            self._ending = Ending(ExperimentState.CANCELLED, Reason.CANCELLED_BY_USER, "cancelled on request")
+        if self._ending is None:
+            self._ending = self._deadline(view)
+        if view.attempt == 0 or (view.ray_job_id is None and self._job(cluster, view) is None):
+            return self._begin(cluster, view)
+        status = self._job(cluster, view)
+        if view.ray_job_id is None:  # submitted by a dispatcher that died before it could write so
+            self._note_job(cluster, view.attempt)
+        if self._ending is not None:
+            return self._end_job(cluster, view, status)
+        if status is None or status.state in FINAL_STATES:
+            return self._judge(cluster, view, status)
+        self._ended_since_s = None
+        return True
+
+    def _begin(self, cluster: Cluster, view: FollowView) -> bool:
+        if self._ending is not None:
+            return self._finish(self._ending)
+        problem = self._does_not_fit(cluster)
+        if problem is not None:
+            return self._finish(Ending(ExperimentState.FAILED, Reason.NO_CAPACITY, problem))
+        if self._token is None or self._token.attempt != view.attempt:
+            self._token = leases.begin_attempt(self._db, self.lease)
+        attempt = self._token.attempt
+        try:
+            cluster.submit(
+                job_id(self.lease.experiment_id, attempt),
+                python=self._settings.ray_python,
+                environment={
+                    "GHOSTWATT_SERVICE_URL": self._settings.service_url,
+                    "GHOSTWATT_EXPERIMENT_ID": self.lease.experiment_id,
+                    "GHOSTWATT_INGEST_TOKEN": self._token.token,
+                },
+                name=self._name,
+            )
+        except ClusterError as error:
+            # A refusal can mean that an earlier try got through: the id is looked up before anything else.
+            if cluster.status(job_id(self.lease.experiment_id, attempt)) is None:
+                return self._finish(Ending(ExperimentState.FAILED, Reason.SUBMIT_FAILED, str(error)))
+        self._token = None
+        self._note_job(cluster, attempt)
+        return True
+
+    def _does_not_fit(self, cluster: Cluster) -> str | None:
+        capacity = cluster.capacity()
+        problems = [problem for problem in check(self._plan, capacity) if problem.severity == "error"]
+        return "; ".join(f"{problem.field}: {problem.message}" for problem in problems) or None
+
+    def _deadline(self, view: FollowView) -> Ending | None:
+        resources = self._spec.resources
+        if _age_s(view.leased_at, view.now) > resources.deadline_s:
+            return Ending(
+                ExperimentState.FAILED,
+                Reason.DEADLINE,
+                f"not finished {resources.deadline_s:g} s after it was taken from the queue; "
+                "raise resources.deadline_s, or train less",
+            )
+        if view.state is ExperimentState.STARTING and view.starting_at is not None:
+            waited_s = _age_s(view.starting_at, view.now)
+            if waited_s > resources.scheduling_deadline_s:
+                return Ending(
+                    ExperimentState.FAILED,
+                    Reason.SCHEDULING_DEADLINE,
+                    f"its {self._plan.world_size} ranks did not start within "
+                    f"{resources.scheduling_deadline_s:g} s: the cluster is busy or misses resources; "
+                    "raise resources.scheduling_deadline_s or free the boards",
+                )
+        if self._silent(view):
+            return Ending(
+                ExperimentState.FAILED,
+                Reason.SILENCE_DEADLINE,
+                f"no sign of life from its ranks for {self._settings.silence_deadline_s:g} s",
+            )
+        return None
+
+    def _judge(self, cluster: Cluster, view: FollowView, status: JobStatus | None) -> bool:
+        """The job is over, and the experiment is not: says why, after its last events had time to arrive."""
+        if self._ended_since_s is None:
+            self._ended_since_s = self._clock_s()
+        if self._clock_s() - self._ended_since_s < LATE_EVENTS_S and status is not None:
+            return True
+        self._ended_since_s = None
+        return self._fail_or_retry(view, self._verdict(cluster, view, status))
+
+    def _verdict(self, cluster: Cluster, view: FollowView, status: JobStatus | None) -> Ending:
+        if status is None:
+            return Ending(
+                ExperimentState.LOST,
+                Reason.JOB_UNKNOWN,
+                "Ray no longer knows the job: its head was restarted or lost",
+            )
+        if view.reported_outcome == "failed":
+            return Ending(
+                ExperimentState.FAILED,
+                view.reported_reason or Reason.JOB_FAILED,
+                view.reported_message or "the job reported that it failed",
+            )
+        if status.state == "STOPPED":
+            return Ending(
+                ExperimentState.CANCELLED,
+                Reason.JOB_STOPPED,
+                "the job was stopped from outside, through Ray's dashboard or command",
+            )
+        tail = cluster.log_tail(job_id(self.lease.experiment_id, view.attempt))
+        what = (
+            f"the job ended but {view.runs_left} runs were never reported"
+            if status.state == "SUCCEEDED"
+            else f"the job failed: {status.message}"
+        )
+        return Ending(ExperimentState.FAILED, Reason.JOB_FAILED, f"{what}\n{tail}".strip())
+
+    def _fail_or_retry(self, view: FollowView, ending: Ending) -> bool:
+        if ending.reason in RETRIED and view.attempt < self._settings.attempts:
+            log.warning("%s: attempt %d: %s", self.lease.experiment_id, view.attempt, ending.message)
+            self._token = leases.begin_attempt(
+                self._db, self.lease, reason=ending.reason, message=ending.message
+            )
+            return True
+        return self._finish(ending)
+
+    def _end_job(self, cluster: Cluster, view: FollowView, status: JobStatus | None) -> bool:
+        """Stops the job; the experiment ends only when the job has, so that no board is still held then."""
+        assert self._ending is not None
+        if status is None or status.state in FINAL_STATES:
+            ending, self._ending, self._stopped_at_s = self._ending, None, None
+            return self._fail_or_retry(view, ending)
+        now_s = self._clock_s()
+        if self._stopped_at_s is None or now_s - self._stopped_at_s > STOP_AGAIN_S:
+            self._stopped_at_s = now_s
+            cluster.stop(job_id(self.lease.experiment_id, view.attempt))
+        return True
+
+    def _silent(self, view: FollowView) -> bool:
+        """Whether a running experiment has said nothing for too long."""
+        heard_at = view.last_event_at or view.running_at
+        return (
+            view.state is ExperimentState.RUNNING
+            and heard_at is not None
+            and _age_s(heard_at, view.now) > self._settings.silence_deadline_s
+        )
+
+    def _job(self, cluster: Cluster, view: FollowView) -> JobStatus | None:
+        return cluster.status(job_id(self.lease.experiment_id, view.attempt))
+
+    def _note_job(self, cluster: Cluster, attempt: int) -> None:
+        name = job_id(self.lease.experiment_id, attempt)
+        leases.mark_starting(self._db, self.lease, name, cluster.dashboard_url(name))
+
+    def _finish(self, ending: Ending) -> bool:
+        log.info("%s: %s (%s)", self.lease.experiment_id, ending.state, ending.reason)
+        leases.finish(self._db, self.lease, ending.state, ending.reason, ending.message)
+        return False
+
+
+def job_id(experiment_id: str, attempt: int) -> str:
+    """The Ray job of an attempt: the experiment's own id, with the attempt's number from the second on."""
+    return experiment_id if attempt <= 1 else f"{experiment_id}-attempt-{attempt}"
+
+
+def _age_s(since: datetime, now: datetime) -> float:
+    return (now - since).total_seconds()
