@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from phantom_core.meters.amd_meter import AmdMeter
 from phantom_core.meters.base import Meter, MeterError, MeterUnavailable
 from phantom_core.meters.cpu_estimate import WATTS_PER_CORE, CpuTimeMeter
 from phantom_core.meters.nvml_meter import open_nvml_meter
@@ -74,7 +75,7 @@ def open_meter(request: MeterRequest) -> Meter:
         )
     try:
         if request.kind == "rocm":
-            raise MeterUnavailable("AMD boards need the package amdsmi, which is not installed")
+            return AmdMeter(request.uuid, request.host)
         return open_nvml_meter(request.uuid, request.host, request.scope)
     except MeterError as error:
         log.warning("%s is not metered: %s", request.uuid, error)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 import psutil
 
 from phantom_core.flags import Flag
-from phantom_core.meters.base import EnergyReading, Instant, MeterBase, PowerReading
+from phantom_core.meters.base import EnergyReading, Instant, MeterBase, MeterUnavailable, PowerReading
 from phantom_core.protocol import BoardState, DeviceInfo
 
 WATTS_PER_CORE = 8.0
@@ -125,8 +125,6 @@ class CpuTimeMeter(MeterBase):
 
 
 def _process(pid: int | None) -> psutil.Process:
-    from phantom_core.meters.base import MeterUnavailable
-
     try:
         return psutil.Process(pid)
     except psutil.Error as error:

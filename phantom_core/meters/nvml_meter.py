@@ -1,6 +1,5 @@
 """The meter of an NVIDIA board, found by UUID: its energy counter, or its power integrated."""
 
-import itertools
 import logging
 import time
 from collections.abc import Callable
@@ -19,12 +18,8 @@ from phantom_core.meters.base import (
 from phantom_core.meters.nvml_board import Metric, NvmlBoard
 from phantom_core.meters.nvml_library import NvmlSession
 from phantom_core.meters.nvml_lookup import FoundBoard, find_board
+from phantom_core.meters.update_period import ASSUMED_PERIOD_S, measured_period_s
 from phantom_core.protocol import BoardState, DeviceInfo, Method, Scope
-
-PERIOD_BUDGET_S = 0.35
-"""Longest time that measuring the counter's update period may take when a meter is opened."""
-ASSUMED_PERIOD_S = 1.0
-"""Update period if the counter was not seen to move twice in that time."""
 
 GpuScope = Literal["gpu", "module"]
 
@@ -83,7 +78,7 @@ class NvmlMeter(MeterBase):
         method: Method | None = None
         if self.capabilities.has(self._energy_metric):
             method = "nvml.counter"
-            self._lag_s = self._update_period_s(sleep)
+            self._lag_s = self._measure_period_s(sleep)
         elif self._power_metric is not None:
             method = "nvml.power"
             self._accumulator = PowerAccumulator(self.read_power)
@@ -236,26 +231,17 @@ class NvmlMeter(MeterBase):
             remarks.append("the GPU alone; its module, CPU included, can be metered with scope `module`")
         return "; ".join(remarks) or None
 
-    def _update_period_s(self, sleep: Callable[[float], None]) -> float:
-        """The longest pause between two movements of the counter that was seen within the budget."""
-        start_s = self._clock().monotonic_s
-        last_mj, moved_s = self._board.read(self._energy_metric).value, list[float]()
-        while (now_s := self._clock().monotonic_s) - start_s < PERIOD_BUDGET_S:
-            energy_mj = self._board.read(self._energy_metric).value
-            if energy_mj is not None and energy_mj != last_mj:
-                moved_s.append(now_s)
-                last_mj = energy_mj
-            sleep(0.001)
-        pauses = [later - earlier for earlier, later in itertools.pairwise(moved_s)]
-        if not pauses:
+    def _measure_period_s(self, sleep: Callable[[float], None]) -> float:
+        period_s = measured_period_s(
+            lambda: self._board.read(self._energy_metric).value, lambda: self._clock().monotonic_s, sleep
+        )
+        if period_s is None:
             log.warning(
-                "board %s: the energy counter did not move twice in %.2f s; its period is taken to be %.1f s",
+                "board %s: the energy counter was not seen to move twice; its period is taken to be %.1f s",
                 self._board.uuid,
-                PERIOD_BUDGET_S,
                 ASSUMED_PERIOD_S,
             )
-            return ASSUMED_PERIOD_S
-        return max(pauses)
+        return period_s or ASSUMED_PERIOD_S
 
 
 def open_nvml_meter(uuid: str, host: str, scope: GpuScope = "gpu") -> NvmlMeter:
