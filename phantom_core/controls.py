@@ -8,6 +8,7 @@ with as many parameters. An arm that the user already has, or that two phantom a
 import math
 from collections.abc import Callable, Sequence
 
+from phantom_core.cost import arm_parameters
 from phantom_core.spec import (
     Arm,
     BlockDiagonalArm,
@@ -18,11 +19,16 @@ from phantom_core.spec import (
     PhantomArm,
     SpecModel,
     TensorArm,
+    TrainingSpec,
 )
-from phantom_core.task_shapes import TaskShape, task_shape
+from phantom_core.task_shapes import task_shape
 
 MATCH_TOLERANCE = 0.01
 """Parameter-matched means: within this share of the phantom arm's parameters."""
+_SUGGESTION_TRIES = 4_096
+
+Resolved = tuple[Arm, ModelSpec, TrainingSpec]
+"""An arm with its model and recipe resolved."""
 
 
 class Control(SpecModel):
@@ -46,142 +52,149 @@ class ControlProblem(SpecModel):
 
 
 def control_arms(
-    spec: ExperimentSpec, arms: Sequence[tuple[Arm, ModelSpec]]
+    spec: ExperimentSpec, arms: Sequence[Resolved]
 ) -> tuple[list[Control], tuple[ControlProblem, ...]]:
     """The controls of every phantom arm, without those that exist already.
 
+    Phantom arms that can't run as they are (width not divisible, ghosts not fewer than n / p) get none: `checks` names
+    that first. Those on one rank exchange nothing and are dense, so there is nothing to control for.
+
     Args:
         spec: The experiment.
-        arms: The user's arms with their resolved models.
+        arms: The user's arms with their resolved models and recipes.
 
     Returns:
         The arms to add, and the controls that could not be made.
     """
-    shape = task_shape(spec.task)
-    taken = {arm.name for arm, _ in arms}
-    existing = {_identity(arm, model) for arm, model in arms}
-    made: dict[tuple[object, ...], Control] = {}
+    taken = {arm.name for arm, _, _ in arms}
+    existing = {_identity(*resolved) for resolved in arms}
+    made: dict[tuple[str, ...], Control] = {}
     problems: list[ControlProblem] = []
-    for arm, model in arms:
-        if not isinstance(arm, PhantomArm) or arm.world_size == 1 or model.width % arm.world_size:
+    for arm, model, training in arms:
+        p = arm.world_size
+        if not isinstance(arm, PhantomArm) or p == 1 or model.width % p or arm.ghosts >= model.width // p:
             continue
-        candidates, failed = _controls_of(arm, model, shape)
+        candidates, failed = _controls_of(arm, model, spec)
         problems += failed
         for candidate, candidate_model in candidates:
-            identity = _identity(candidate, candidate_model)
+            identity = _identity(candidate, candidate_model, training)
             if identity in existing:
                 continue
-            if identity in made:
-                earlier = made[identity]
+            earlier = made.get(identity)
+            if earlier is None:
+                name = _free_name(candidate.name, taken)
+                taken.add(name)
+                named = candidate.model_copy(update={"name": name})
+                made[identity] = Control(arm=named, control_of=(arm.name,))
+            elif arm.name not in earlier.control_of:
                 made[identity] = Control(arm=earlier.arm, control_of=(*earlier.control_of, arm.name))
-                continue
-            name = _free_name(candidate.name, taken)
-            taken.add(name)
-            made[identity] = Control(arm=candidate.model_copy(update={"name": name}), control_of=(arm.name,))
     return list(made.values()), tuple(problems)
 
 
 def _controls_of(
-    phantom: PhantomArm, model: ModelSpec, shape: TaskShape
+    phantom: PhantomArm, model: ModelSpec, spec: ExperimentSpec
 ) -> tuple[list[tuple[Arm, ModelSpec]], list[ControlProblem]]:
     p, n, k = phantom.world_size, model.width, phantom.ghosts
     overrides, training = phantom.model, phantom.training
+    # 2 n r weights equal n^2 / p + k n p at this r.
+    rank = max(1, round((n / p + k * p) / 2))
     arms: list[tuple[Arm, ModelSpec]] = [
-        (
-            TensorArm(name=f"tensor n={n}", world_size=p, model=overrides, training=training),
-            model,
-        ),
+        (TensorArm(name=f"tensor n={n}", world_size=p, model=overrides, training=training), model),
         (
             BlockDiagonalArm(name=f"block-diagonal n={n}", world_size=p, model=overrides, training=training),
             model,
         ),
-    ]
-    rank = max(1, round((n / p + k * p) / 2))
-    if rank <= n:
-        low_rank = LowRankArm(
-            name=f"low-rank n={n} r={rank}", world_size=p, rank=rank, model=overrides, training=training
-        )
-        arms.append((low_rank, model))
-    problems = []
-    narrow = matched_width(phantom, model, shape)
-    if narrow is None:
-        problems.append(_unmatched(phantom, model, shape))
-    else:
-        narrow_overrides: ModelOverrides = overrides.model_copy(update={"width": narrow})
-        matched = TensorArm(
-            name=f"tensor n={narrow} weights-matched",
-            world_size=p,
-            model=narrow_overrides,
-            training=training,
-        )
-        arms.append((matched, model.model_copy(update={"width": narrow})))
-    return arms, problems
-
-
-def tensor_parameters(width: int, model: ModelSpec, shape: TaskShape) -> int:
-    """Parameters of a dense or tensor-parallel network of that width: F n + L n^2 + n O, and biases."""
-    biases = (model.depth + 1) * width + shape.outputs if model.bias else 0
-    return shape.features * width + model.depth * width * width + width * shape.outputs + biases
-
-
-def phantom_parameters(ghosts: int, p: int, model: ModelSpec, shape: TaskShape) -> int:
-    """Parameters of a phantom network: hidden layers of p (m^2 + k m + (p - 1) k m) = n m + k n p weights.
-
-    With features split over ranks the input layer is block-diagonal (F n / p weights) in every layout,
-    so it leaves the match unchanged but for its width; `split` is handled by the caller's shape.
-    """
-    n = model.width
-    hidden = n * (n // p) + ghosts * n * p
-    biases = (model.depth + 1) * n + shape.outputs if model.bias else 0
-    return shape.features * n + model.depth * hidden + n * shape.outputs + biases
-
-
-def matched_width(phantom: PhantomArm, model: ModelSpec, shape: TaskShape) -> int | None:
-    """Width n' of the tensor arm with as many parameters, divisible by p and by 8; None if none is within 1 %."""
-    p = phantom.world_size
-    wanted = phantom_parameters(phantom.ghosts, p, model, shape)
-    width = _nearest(lambda n: abs(tensor_parameters(n, model, shape) - wanted), math.lcm(p, 8), model.width)
-    off = abs(tensor_parameters(width, model, shape) - wanted) / wanted
-    return width if off <= MATCH_TOLERANCE else None
-
-
-def _nearest(distance: Callable[[int], int], step: int, widest: int) -> int:
-    return min(range(step, max(step, 2 * widest) + 1, step), key=distance)
-
-
-def _unmatched(phantom: PhantomArm, model: ModelSpec, shape: TaskShape) -> ControlProblem:
-    p, step = phantom.world_size, math.lcm(phantom.world_size, 8)
-    wanted = phantom_parameters(phantom.ghosts, p, model, shape)
-    width = _nearest(lambda n: abs(tensor_parameters(n, model, shape) - wanted), step, model.width)
-    has = tensor_parameters(width, model, shape)
-    others = sorted(range(1, model.width // p), key=lambda k: (abs(k - phantom.ghosts), k))
-    better = next(
         (
-            k
-            for k in others
-            if matched_width(phantom.model_copy(update={"ghosts": k}), model, shape) is not None
+            LowRankArm(
+                name=f"low-rank n={n} r={rank}", world_size=p, rank=rank, model=overrides, training=training
+            ),
+            model,
         ),
-        None,
+    ]
+    narrow = matched_width(phantom, model, spec)
+    if narrow is None:
+        return arms, [_unmatched(phantom, model, spec)]
+    narrow_overrides: ModelOverrides = overrides.model_copy(update={"width": narrow})
+    matched = TensorArm(
+        name=f"tensor n={narrow} weights-matched", world_size=p, model=narrow_overrides, training=training
     )
-    way_out = f"ghosts = {better} can be matched" if better else "a larger width can be matched"
+    return [*arms, (matched, model.model_copy(update={"width": narrow}))], []
+
+
+def matched_width(phantom: PhantomArm, model: ModelSpec, spec: ExperimentSpec) -> int | None:
+    """Width n' of the tensor arm with as many parameters; None if none is within 1 %.
+
+    Args:
+        phantom: The phantom arm.
+        model: Its resolved model.
+        spec: The experiment, for its task.
+
+    Returns:
+        The nearest width that p and 8 divide, or None.
+    """
+    wanted = _parameters(phantom, model, spec)
+    width, has = _nearest_tensor(phantom, model, spec, wanted)
+    return width if abs(has - wanted) <= MATCH_TOLERANCE * wanted else None
+
+
+def _nearest_tensor(
+    phantom: PhantomArm, model: ModelSpec, spec: ExperimentSpec, wanted: int
+) -> tuple[int, int]:
+    """The width of the tensor arm nearest in parameters, and how many it has."""
+    tensor = TensorArm(name="tensor", world_size=phantom.world_size)
+    step = math.lcm(phantom.world_size, 8)
+
+    def has(steps: int) -> int:
+        return _parameters(tensor, model.model_copy(update={"width": steps * step}), spec)
+
+    below, above = 1, 2
+    while has(above) < wanted:
+        below, above = above, 2 * above
+    while above - below > 1:
+        middle = (below + above) // 2
+        below, above = (middle, above) if has(middle) < wanted else (below, middle)
+    steps = min((below, above), key=lambda steps: abs(has(steps) - wanted))
+    return steps * step, has(steps)
+
+
+def _unmatched(phantom: PhantomArm, model: ModelSpec, spec: ExperimentSpec) -> ControlProblem:
+    n, p, k = model.width, phantom.world_size, phantom.ghosts
+    wanted = _parameters(phantom, model, spec)
+    width, has = _nearest_tensor(phantom, model, spec, wanted)
+
+    def ghosts_match(ghosts: int) -> bool:
+        return matched_width(phantom.model_copy(update={"ghosts": ghosts}), model, spec) is not None
+
+    def width_matches(wider: int) -> bool:
+        return matched_width(phantom, model.model_copy(update={"width": wider}), spec) is not None
+
+    ghosts = _first(sorted(range(1, n // p), key=lambda other: (abs(other - k), other)), ghosts_match)
+    wider = _first(range(n + p, n + p * _SUGGESTION_TRIES, p), width_matches)
+    ways = [f"ghosts = {ghosts}"] if ghosts else []
+    ways += [f"width = {wider}"] if wider else []
+    way_out = f"{' or '.join(ways)} can be matched; or set controls: false" if ways else "set controls: false"
     return ControlProblem(
         arm=phantom.name,
         control="parameter-matched tensor",
         message=(
-            f"no tensor width divisible by {step} has within 1 % of the {wanted:,} parameters of width = "
-            f"{model.width}, ghosts = {phantom.ghosts} (nearest: {width} with {has:,}, "
-            f"{100 * (has - wanted) / wanted:+.1f} %); {way_out}, or set controls: false"
+            f"no tensor width divisible by {math.lcm(p, 8)} has within {MATCH_TOLERANCE:.0%} of the {wanted:,} "
+            f"parameters of width = {n}, ghosts = {k} (nearest: {width} with {has:,}, "
+            f"{100 * (has - wanted) / wanted:+.1f} %); {way_out}"
         ),
     )
 
 
-def _identity(arm: Arm, model: ModelSpec) -> tuple[object, ...]:
-    settings = arm.model_dump(exclude={"name", "model", "training"})
-    return (
-        tuple(sorted(settings.items())),
-        model.model_dump_json(),
-        arm.training.model_dump_json(),
-    )
+def _first(candidates: Sequence[int], fits: Callable[[int], bool]) -> int | None:
+    return next((candidate for candidate in candidates[:_SUGGESTION_TRIES] if fits(candidate)), None)
+
+
+def _parameters(arm: Arm, model: ModelSpec, spec: ExperimentSpec) -> int:
+    return arm_parameters(arm, model, task_shape(spec.task), spec.task.feature_placement)
+
+
+def _identity(arm: Arm, model: ModelSpec, training: TrainingSpec) -> tuple[str, ...]:
+    settings = arm.model_dump_json(exclude={"name", "model", "training"})
+    return settings, model.model_dump_json(), training.model_dump_json()
 
 
 def _free_name(name: str, taken: set[str]) -> str:

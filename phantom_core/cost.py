@@ -113,10 +113,14 @@ class MemoryEstimate:
     """The largest layer's gradients of activations and exchange buffers."""
 
     @property
+    def state_bytes(self) -> int:
+        """What stays from step to step: weights, gradients, optimizer state."""
+        return self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
+
+    @property
     def peak_bytes(self) -> int:
         """All of them together: the step's highest point, early in backward."""
-        state = self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
-        return state + self.activations_bytes + self.transient_bytes
+        return self.state_bytes + self.activations_bytes + self.transient_bytes
 
 
 @dataclass(frozen=True)
@@ -373,6 +377,22 @@ def _memory(
         activations_bytes=(features + activations + output.output_elements) * element_bytes,
         transient_bytes=max(layer.transient_elements for layer, _ in layers) * element_bytes,
     )
+
+
+def data_bytes(rows: int, shape: TaskShape, placement: FeaturePlacement, world_size: int) -> int:
+    """Bytes of a rank's copy of the training rows: its features as float32, and the targets.
+
+    Args:
+        rows: Training rows.
+        shape: Features and outputs of the task.
+        placement: Whether the rank sees all features.
+        world_size: Ranks that the features are split over.
+
+    Returns:
+        Bytes on one rank.
+    """
+    targets = 8 if shape.loss == "cross_entropy" else 4 * shape.outputs
+    return rows * (4 * _own_features(shape, placement, world_size) + targets)
 
 
 def break_even_ghosts(width: int, world_size: int) -> float:

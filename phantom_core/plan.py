@@ -76,7 +76,7 @@ def make_plan(spec: ExperimentSpec) -> Plan:
     planned = [resolve(spec, arm) for arm in spec.arms]
     problems: tuple[ControlProblem, ...] = ()
     if spec.controls:
-        controls, problems = control_arms(spec, [(p.arm, p.model) for p in planned])
+        controls, problems = control_arms(spec, [(p.arm, p.model, p.training) for p in planned])
         planned += [resolve(spec, control.arm, control.control_of) for control in controls]
     return Plan(
         spec=spec,
@@ -95,10 +95,11 @@ def resolve(spec: ExperimentSpec, arm: Arm, control_of: tuple[str, ...] = ()) ->
 
 
 def default_baseline(arms: Sequence[Arm]) -> str:
-    """The first column/row tensor arm (the stronger baseline), else the first tensor arm, else the first arm."""
+    """The first column/row tensor arm (the stronger baseline), else the first tensor arm, else the first."""
     tensor = [arm for arm in arms if isinstance(arm, TensorArm)]
     column_row = [arm for arm in tensor if arm.form == "column_row"]
-    return (column_row or tensor or list(arms))[0].name
+    ranked: list[Arm] = [*column_row, *tensor, *arms]
+    return ranked[0].name
 
 
 def schedule(plan: Plan) -> list[ScheduledRun]:
@@ -107,7 +108,7 @@ def schedule(plan: Plan) -> list[ScheduledRun]:
     runs = []
     for number in range(measurement.rounds):
         names = [planned.name for planned in plan.arms]
-        random.Random(derived_seed(measurement.seed, "order", number)).shuffle(names)
+        random.Random(derived_seed(measurement.seed, "order", number)).shuffle(names)  # noqa: S311
         seed = derived_seed(measurement.seed, "run", number)
         runs += [
             ScheduledRun(round=number, position=position, arm=name, seed=seed)
