@@ -1,0 +1,125 @@
+"""The service's process: `python -m api serve | migrate | keys create`; the `ghostwatt` command starts it."""
+
+import logging
+import socket
+import sys
+import threading
+from types import FrameType
+from typing import Annotated
+
+import typer
+import uvicorn
+
+from api.app import create_app
+from api.background import Background
+from api.environment import EXIT_NOT_STARTED, read_settings, refuse
+from api.key_commands import key_commands
+from services.database import Database
+from services.errors import ServiceError
+from services.settings import Settings
+
+GRACEFUL_S = 5
+"""Seconds that open requests have once the service is told to end."""
+
+commands = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+commands.add_typer(key_commands, name="keys")
+
+
+class PatientServer(uvicorn.Server):
+    """A server that a second ctrl-c doesn't keep from shutting down in order: that is what ends Ray."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Notes a signal, however often it comes, as a request to end."""
+        self.should_exit = True
+
+
+def make_background(settings: Settings) -> Background:
+    """What dispatches experiments to Ray."""
+    from services.dispatcher import Dispatcher
+
+    return Dispatcher(settings)
+
+
+@commands.callback(invoke_without_command=True)
+def default(context: typer.Context) -> None:
+    """The Ghostwatt service. Settings come from GHOSTWATT_* variables. Serves, if no command is given."""
+    if context.invoked_subcommand is None:
+        serve(until_stdin_closes=False)
+
+
+@commands.command()
+def serve(
+    until_stdin_closes: Annotated[
+        bool, typer.Option("--until-stdin-closes", help="End when standard input closes.")
+    ] = False,
+) -> None:
+    """Serves until ctrl-c or SIGTERM, then ends everything that it started."""
+    settings = read_settings()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    with listening_socket(settings) as listener:
+        # Bound before anything is started: a taken port must not cost a Ray head, and port 0 is known from here on.
+        port = int(listener.getsockname()[1])
+        if port != settings.port:
+            settings = Settings(**settings.model_dump(exclude_unset=True) | {"port": port})
+        app = create_app(settings, background=make_background(settings))
+        server = PatientServer(
+            uvicorn.Config(
+                app,
+                host=settings.host,
+                port=port,
+                lifespan="on",
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                timeout_graceful_shutdown=GRACEFUL_S,
+            )
+        )
+        if until_stdin_closes:
+            threading.Thread(target=_end_with_stdin, args=(server,), name="stdin", daemon=True).start()
+        try:
+            server.run(sockets=[listener])
+        except SystemExit:
+            refuse("the service did not start; the reason is above", EXIT_NOT_STARTED)
+
+
+@commands.command()
+def migrate() -> None:
+    """Brings the database to this version's tables, and ends."""
+    settings = read_settings()
+    try:
+        with Database(settings.database_url) as database:
+            database.migrate()
+            typer.echo(f"{database.name} is at revision {database.revision()}")
+    except ServiceError as error:
+        refuse(str(error), EXIT_NOT_STARTED)
+
+
+def listening_socket(settings: Settings) -> socket.socket:
+    """A socket bound to the settings' address; ends the process with 3 if it can't be had."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((settings.host, settings.port))
+    except OSError as error:
+        listener.close()
+        refuse(
+            f"can't listen on {settings.host} port {settings.port}: {error.strerror or error}; "
+            "another service may be there, set GHOSTWATT_PORT to a free port",
+            EXIT_NOT_STARTED,
+        )
+    return listener
+
+
+def _end_with_stdin(server: uvicorn.Server) -> None:
+    # Whoever started the service holds the other end; the pipe closes with that process, however it ended.
+    while sys.stdin.buffer.read(4096):
+        pass
+    server.should_exit = True
+
+
+if __name__ == "__main__":
+    commands()

@@ -1,0 +1,111 @@
+"""The web application, put together: parts opened and closed in order, doors in front, one router per noun.
+
+Importing this loads neither torch nor Ray; making an app opens nothing; starting it (the lifespan) opens the
+database, migrates it, and starts the background worker.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from functools import partial
+
+from anyio import to_thread
+from fastapi import Depends, FastAPI
+from starlette.middleware import Middleware
+
+import phantom_core
+from api import errors, openapi, pages, service_errors
+from api.auth import authorize, unguarded
+from api.background import Background
+from api.context import Context
+from api.doors import Doors, is_loopback
+from api.limits import RequestLimits
+from api.middleware import RequestContext
+from api.routes import ROUTERS
+from services import keys
+from services.database import Database
+from services.settings import Settings
+
+
+class RefusedToStart(Exception):
+    """The service would be unsafe as it is set up; the message says what to change."""
+
+
+def create_app(settings: Settings, *, background: Background | None = None) -> FastAPI:
+    """The service's web application.
+
+    Args:
+        settings: As read from the environment.
+        background: What dispatches experiments while the app is up; None serves only.
+
+    Returns:
+        An app whose lifespan opens the database, migrates it and starts `background`, and ends them in reverse;
+        it raises `RefusedToStart` for an address that others can reach while no admin key exists.
+    """
+    app = FastAPI(
+        title="Ghostwatt",
+        version=phantom_core.__version__,
+        summary=openapi.SUMMARY,
+        description=openapi.DESCRIPTION,
+        lifespan=partial(_lifespan, settings=settings, background=background),
+        dependencies=[Depends(authorize)],
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+        middleware=[
+            Middleware(RequestContext),
+            Middleware(Doors, hosts=_answered_names(settings)),
+            Middleware(RequestLimits),
+        ],
+    )
+    errors.install(app)
+    service_errors.install(app)
+    for router in ROUTERS:
+        app.include_router(router)
+    pages.install(app)
+    openapi.install(app)
+    without_scope = unguarded(app)
+    assert not without_scope, f"routes that say of nobody that they may use them: {without_scope}"
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(
+    app: FastAPI, *, settings: Settings, background: Background | None
+) -> AsyncIterator[None]:
+    with Database(settings.database_url) as database:
+        await to_thread.run_sync(database.migrate)
+        keys_required = settings.require_keys or not is_loopback(settings.host)
+        if not is_loopback(settings.host):
+            await to_thread.run_sync(_refuse_without_admin_key, database, settings.host)
+        app.state.context = Context(settings, database, background, keys_required)
+        try:
+            if background is not None:
+                await to_thread.run_sync(background.start)
+            yield
+        finally:
+            # Also after a start that failed half-way: what it had begun must not outlive the service.
+            if background is not None:
+                await to_thread.run_sync(background.stop)
+
+
+def _refuse_without_admin_key(database: Database, host: str) -> None:
+    moment = datetime.now(UTC)
+    working = (
+        key
+        for key in keys.list_keys(database)
+        if key.revoked_at is None and (key.expires_at is None or key.expires_at > moment)
+    )
+    if not any(keys.Scope.ADMIN in key.scopes for key in working):
+        raise RefusedToStart(
+            f"{host} can be reached from other machines, and no admin key exists yet; make one with "
+            "`ghostwatt keys create --scope admin --name NAME`, or listen on 127.0.0.1"
+        )
+
+
+def _answered_names(settings: Settings) -> frozenset[str] | None:
+    """Names for the Host check; None (any) only where every caller needs a key anyway."""
+    if settings.allowed_hosts:
+        return frozenset(settings.allowed_hosts)
+    return frozenset({settings.host}) if is_loopback(settings.host) else None

@@ -1,0 +1,144 @@
+"""Who may do what. Nothing is served that doesn't say which scope it needs: default deny.
+
+Every route carries `openapi_extra=needs("read")` (or `submit`, `admin`, `ingest`, `nothing`), which
+`authorize`, a dependency of the whole app, reads before anything else happens. A route without it answers
+403 to everyone, and `create_app` refuses to build an app that has one.
+
+- A service on loopback is open: whoever can run programs on the machine has `read`, `submit` and `admin`
+  without a key, unless `GHOSTWATT_REQUIRE_KEYS=1`. Any other address demands a key of everyone.
+- A key that is sent is always checked, so that a wrong one never passes unnoticed.
+- `ingest` is never open: it takes the token that the service made for one experiment's job, and that
+  token opens nothing else.
+- A browser can't send a bearer token by itself, so safe methods also take Basic credentials (any name,
+  the key as password). Unsafe methods don't: a browser would attach those to requests it didn't mean.
+"""
+
+import base64
+import binascii
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from fastapi import Depends, FastAPI, Request
+from fastapi.routing import APIRoute
+from fastapi.security import HTTPBearer
+
+from api.context import Context, context_of
+from api.doors import SAFE_METHODS
+from api.errors import Forbidden, Unauthorized
+from services import keys
+from services.errors import KeyLacksScope, KeyRefused
+from services.keys import Caller, Scope
+
+NeededScope = Literal["nothing", "read", "submit", "admin", "ingest"]
+
+bearer = HTTPBearer(
+    auto_error=False, description="A key made by `ghostwatt keys create`; not needed on loopback by default."
+)
+
+
+OPEN = Caller(
+    key_id="",
+    name="anyone on this machine",
+    scopes=frozenset({Scope.READ, Scope.SUBMIT, Scope.ADMIN}),
+    experiment_id=None,
+)
+"""Whoever asks an open service."""
+
+
+def needs(scope: NeededScope) -> dict[str, Any]:
+    """A route's `openapi_extra` that says which scope it needs."""
+    return {"x-ghostwatt-scope": scope}
+
+
+def needed_scope(route: object) -> str | None:
+    """The scope that a route says it needs; None if it says nothing."""
+    extra = getattr(route, "openapi_extra", None) or {}
+    value = extra.get("x-ghostwatt-scope")
+    return value if isinstance(value, str) else None
+
+
+def authorize(request: Request, _bearer: Annotated[object, Depends(bearer)] = None) -> Caller | None:
+    """Lets a request through or raises.
+
+    Returns:
+        Who asks; None where that isn't known yet: at addresses that need nothing, and for `ingest`, whose token
+        is checked by `authorize_ingest` once the experiment is known.
+
+    Raises:
+        Unauthorized: No key where one is needed, or an invalid one.
+        Forbidden: The key lacks the scope, or the route names none.
+    """
+    scope = needed_scope(request.scope.get("route"))
+    if scope is None:
+        raise Forbidden("this address says of nobody that they may use it")
+    if scope == "nothing":
+        return None
+    context = context_of(request)
+    token = _token(request)
+    if scope == Scope.INGEST:
+        if token is None:
+            raise Unauthorized("this address needs the token of an experiment's job")
+        return None
+    if token is None:
+        if not context.keys_required:
+            return OPEN
+        raise Unauthorized(
+            "this address needs a key: Authorization: Bearer KEY", challenge=_challenge(request)
+        )
+    return _verified(request, context, token, Scope(scope), None)
+
+
+CallerDependency = Annotated[Caller | None, Depends(authorize)]
+
+
+def authorize_ingest(request: Request, experiment_id: str) -> Caller:
+    """Lets a job's request through if its token is that experiment's.
+
+    Raises:
+        Unauthorized: The token is not valid.
+        Forbidden: It is another's.
+    """
+    token = _token(request)
+    assert token is not None, "authorize has let no request without a token through"
+    return _verified(request, context_of(request), token, Scope.INGEST, experiment_id)
+
+
+def unguarded(app: FastAPI) -> list[str]:
+    """Paths of API routes that name no scope."""
+    return [route.path for route in _api_routes(app.routes) if needed_scope(route) is None]
+
+
+def _api_routes(routes: Iterable[object]) -> Iterable[APIRoute]:
+    return (route for route in routes if isinstance(route, APIRoute))
+
+
+def _verified(
+    request: Request, context: Context, token: str, scope: Scope, experiment_id: str | None
+) -> Caller:
+    try:
+        return keys.verify(context.database, token, scope, experiment_id=experiment_id)
+    except KeyLacksScope as error:
+        raise Forbidden(str(error)) from error
+    except KeyRefused as error:
+        raise Unauthorized(str(error), challenge=_challenge(request)) from error
+
+
+def _challenge(request: Request) -> str:
+    """Basic makes a browser ask its user for the key; programs are told what they should send."""
+    return "Basic" if "text/html" in request.headers.get("accept", "") else "Bearer"
+
+
+def _token(request: Request) -> str | None:
+    header = request.headers.get("authorization")
+    if header is None:
+        return None
+    kind, _, value = header.partition(" ")
+    value = value.strip()
+    if kind.lower() == "bearer" and value:
+        return value
+    if kind.lower() == "basic" and request.method in SAFE_METHODS:
+        try:
+            return base64.b64decode(value, validate=True).decode().partition(":")[2]
+        except (binascii.Error, UnicodeDecodeError) as error:
+            raise Unauthorized("the Basic credentials can't be read", challenge="Basic") from error
+    raise Unauthorized("Authorization takes `Bearer KEY`")

@@ -1,0 +1,34 @@
+"""What routes reach for: settings, database and the background worker, made once per app."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Request
+
+from api.background import Background
+from services.database import Database
+from services.settings import Settings
+
+
+@dataclass(frozen=True)
+class Context:
+    """The app's parts."""
+
+    settings: Settings
+    """As the service was started."""
+    database: Database
+    """Open while the app is up."""
+    background: Background | None
+    """The dispatcher; None in a process that only serves."""
+    keys_required: bool
+    """Whether a request without a key is refused."""
+
+
+def context_of(request: Request) -> Context:
+    """The context of the app that answers a request."""
+    context = request.app.state.context
+    assert isinstance(context, Context)
+    return context
+
+
+ContextDependency = Annotated[Context, Depends(context_of)]

@@ -1,0 +1,112 @@
+"""Which names the service answers to, and which pages may act on it.
+
+A service on loopback is open to every program of the machine, the browser among them, and a browser runs
+strangers' pages. Two checks keep those out:
+
+- **Host**: a page of `evil.example` whose name was rebound to 127.0.0.1 still sends `Host: evil.example`.
+  Only the service's own names are answered.
+- **Origin**: a page of any other origin (scheme, host and port: another port on this machine is another
+  origin) may send a form or a simple request here. Whatever changes something must come from the
+  service's own origin, or from a program, which sends no Origin at all.
+"""
+
+import ipaddress
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from api.errors import ApiError, Forbidden, problem_response, shown
+
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a bind address can be reached from its own machine only (`0.0.0.0` and `::` can be from anywhere)."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def split_authority(authority: str) -> tuple[str, int | None] | None:
+    """Host and port of a Host header or an origin's authority.
+
+    Returns:
+        The host in lower case without brackets or a final dot, and the port if there is one; None if the
+        text is no authority.
+    """
+    if not authority or len(authority) > 300 or any(c in authority for c in "/?#@\\ \t,"):
+        return None
+    try:
+        parts = urlsplit(f"//{authority}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return None
+    return (host.rstrip("."), port) if host else None
+
+
+class Doors:
+    """Answers only to known names, and lets only the service's own pages change anything."""
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str] | None) -> None:
+        """Sets the names.
+
+        Args:
+            app: The app inside.
+            hosts: Names and addresses that the service answers to, besides loopback's; None answers to
+                any (for a service that demands a key of everyone, whose key no stranger's page has).
+        """
+        self.app = app
+        self.hosts = None if hosts is None else {host.lower() for host in hosts} | LOOPBACK_NAMES
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        refusal = self._refusal(scope)
+        if refusal is None:
+            await self.app(scope, receive, send)
+            return
+        request_id = scope.get("state", {}).get("request_id")
+        response = problem_response(refusal.status, refusal.code, refusal.detail, request_id=request_id)
+        await response(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> ApiError | None:
+        headers = Headers(scope=scope)
+        given = headers.getlist("host")
+        authority = split_authority(given[0]) if len(given) == 1 else None
+        if authority is None:
+            return ApiError(400, "bad-host", "the request needs exactly one valid Host header")
+        host, port = authority
+        if self.hosts is not None and host not in self.hosts:
+            return ApiError(
+                421,
+                "unknown-host",
+                f"this service does not answer to the name {shown(host)}; add it to GHOSTWATT_ALLOWED_HOSTS if it should",
+            )
+        if scope.get("method", "GET") in SAFE_METHODS and scope["type"] == "http":
+            return None
+        return self._origin_refusal(headers, host, port)
+
+    def _origin_refusal(self, headers: Headers, host: str, port: int | None) -> ApiError | None:
+        origin = headers.get("origin")
+        if origin is None:
+            if headers.get("sec-fetch-site", "none") in ("same-origin", "none"):
+                return None
+            return Forbidden("a page of another origin may not change anything here", "foreign-origin")
+        try:
+            parts = urlsplit(origin)
+            known = split_authority(parts.netloc)
+        except ValueError:
+            known, parts = None, urlsplit("")
+        default_port = {"http": 80, "https": 443}.get(parts.scheme)
+        if default_port is not None and known is not None:
+            same_host = known[0] == host
+            if same_host and (known[1] or default_port) == (port or default_port):
+                return None
+        return Forbidden(f"a page of {shown(origin)} may not change anything here", "foreign-origin")

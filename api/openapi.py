@@ -1,0 +1,100 @@
+"""The API's description: what FastAPI derives, with problem documents in place of its own error models."""
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from api.errors import MEDIA_TYPE, Problem
+
+SUMMARY = "How many joules a way of splitting a large feed-forward network costs, and how many another saves."
+DESCRIPTION = """
+Submit an experiment (`POST /v1/experiments`), watch it (`GET /v1/experiments/{id}`), read its answer
+(`GET /v1/experiments/{id}/comparison`).
+
+- **Errors** are problem documents (RFC 9457, `application/problem+json`) with a stable `code`, and `errors`
+  that name the fields, their values and the way out.
+- **Floats** that JSON has no numbers for travel as the strings `"NaN"`, `"Infinity"` and `"-Infinity"`; null means
+  that a value isn't known, and a reason stands beside it.
+- **Energy** is in millijoules (`_mj`), power in milliwatts (`_mw`), time in seconds (`_s`) or UTC.
+- **Keys**: on loopback none is needed unless `GHOSTWATT_REQUIRE_KEYS=1`; on every other address each request carries
+  `Authorization: Bearer KEY`. `x-ghostwatt-scope` says which scope an address needs.
+- **Retries**: send an `Idempotency-Key` with a submission and it is made once, however often it is sent.
+- **Every answer** carries `X-Request-ID`; reads carry an `ETag` and answer 304 to `If-None-Match`.
+"""
+
+TAGS = [
+    {"name": "experiments", "description": "Submit, find, cancel and delete experiments."},
+    {"name": "runs", "description": "One arm in one round: its metrics, its power."},
+    {"name": "comparisons", "description": "The answer: arms paired by round."},
+    {"name": "health", "description": "Whether the service is up and can work."},
+    {"name": "internal", "description": "For the job of an experiment only, with its own token."},
+]
+
+COMMON_PROBLEMS = {
+    "400": "The request can't be read.",
+    "401": "A key is needed, or the one given is not valid.",
+    "403": "The key's scopes don't allow it, or a page of another origin asked.",
+    "421": "The service does not answer to this Host.",
+    "500": "The service met an error it did not expect.",
+    "503": "The database does not answer; try again.",
+}
+"""Problems that any address may answer with."""
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """`responses` of a route: the problems that are its own, besides `COMMON_PROBLEMS`."""
+    texts = {
+        404: "Nothing has that id.",
+        409: "The state, or a request in flight, does not allow it.",
+        413: "The body is too long.",
+        415: "The body's content type is not taken here.",
+        422: "A field is wrong; `errors` names each.",
+    }
+    return {status: {"description": texts[status]} for status in statuses}
+
+
+def install(app: FastAPI) -> None:
+    """Makes `app.openapi()` give the description, computed once."""
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _described(app)
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend it
+
+
+def _described(app: FastAPI) -> dict[str, Any]:
+    document = get_openapi(
+        title=app.title,
+        version=app.version,
+        summary=app.summary,
+        description=app.description,
+        routes=app.routes,
+        tags=TAGS,
+    )
+    schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    problem_schema = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+    schemas.update(problem_schema.pop("$defs", {}))
+    schemas["Problem"] = problem_schema
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            _describe_problems(operation, content)
+    return document
+
+
+def _describe_problems(operation: dict[str, Any], content: dict[str, Any]) -> None:
+    responses = operation["responses"]
+    for status, text in COMMON_PROBLEMS.items():
+        responses.setdefault(status, {"description": text})
+    for status, response in responses.items():
+        if int(status) >= 400 and (status != "503" or "content" not in response):
+            response["content"] = content
+            if status == "422":
+                response["description"] = "A field is wrong; `errors` names each."
+    if operation.get("x-ghostwatt-scope") == "nothing":
+        operation["security"] = []

@@ -1,0 +1,109 @@
+"""Is the process up, and can it do its work: for load balancers, for `ghostwatt demo`, for a person."""
+
+from typing import Literal
+
+from fastapi import APIRouter, Response
+from pydantic import Field
+
+from api.auth import needs
+from api.context import Context, ContextDependency
+from api.responses import View, answer
+from services.errors import DatabaseError
+
+HEARTBEAT_LIMIT_S = 30.0
+"""A dispatcher that has been silent for longer counts as stuck."""
+
+router = APIRouter(tags=["health"])
+
+CheckName = Literal["database", "migrations", "dispatcher", "cluster"]
+
+
+class Alive(View):
+    """The process answers."""
+
+    status: Literal["ok"] = "ok"
+    """Always `ok`: whoever reads it has the answer."""
+
+
+class Check(View):
+    """One thing that the service needs."""
+
+    name: CheckName
+    """What was looked at."""
+    ok: bool
+    """Whether it is as it should be."""
+    needed: bool
+    """Whether the service is useless without it; the cluster isn't: submitting and reading work without."""
+    detail: str
+    """What was found, in one sentence."""
+
+
+class Readiness(View):
+    """Whether the service can do its work."""
+
+    status: Literal["ready", "degraded", "unready"]
+    """`ready`: all is well; `degraded`: it accepts and answers, but no experiment can run now; `unready`: neither."""
+    checks: list[Check] = Field(
+        examples=[[{"name": "database", "ok": True, "needed": True, "detail": "it answers"}]]
+    )
+    """What was looked at."""
+
+
+@router.get("/healthz", openapi_extra=needs("nothing"), response_model=Alive)
+async def healthz() -> Response:
+    """Answers as long as the process does; looks at nothing else."""
+    return answer(Alive())
+
+
+@router.get(
+    "/readyz",
+    openapi_extra=needs("nothing"),
+    response_model=Readiness,
+    responses={503: {"model": Readiness, "description": "unready"}},
+)
+def readyz(context: ContextDependency) -> Response:
+    """Looks at the database, its migrations, the dispatcher's heartbeat and the cluster: 200 if ready or degraded, else 503."""
+    checks = [*_database_checks(context), *_background_checks(context)]
+    broken = [check for check in checks if not check.ok]
+    status: Literal["ready", "degraded", "unready"] = "ready"
+    if broken:
+        status = "unready" if any(check.needed for check in broken) else "degraded"
+    return answer(Readiness(status=status, checks=checks), status=503 if status == "unready" else 200)
+
+
+def _database_checks(context: Context) -> list[Check]:
+    try:
+        context.database.check()
+        at_head = context.database.is_at_head()
+    except DatabaseError:
+        # What the driver says may hold a host or a user name; this address is open to everyone.
+        detail = "it does not answer; the service's log says why"
+        return [Check(name="database", ok=False, needed=True, detail=detail)]
+    return [
+        Check(name="database", ok=True, needed=True, detail="it answers"),
+        Check(
+            name="migrations",
+            ok=at_head,
+            needed=True,
+            detail="at head" if at_head else "not at head; run `python -m api migrate`",
+        ),
+    ]
+
+
+def _background_checks(context: Context) -> list[Check]:
+    background = context.background
+    if background is None:
+        return [Check(name="dispatcher", ok=False, needed=False, detail="this process only serves")]
+    age_s = background.heartbeat_age_s()
+    if age_s is None:
+        dispatcher = Check(name="dispatcher", ok=False, needed=True, detail="it has not begun yet")
+    else:
+        dispatcher = Check(
+            name="dispatcher",
+            ok=age_s <= HEARTBEAT_LIMIT_S,
+            needed=True,
+            detail=f"its last sign of life was {age_s:.1f} s ago ({HEARTBEAT_LIMIT_S:g} s are allowed)",
+        )
+    problem = background.cluster_problem()
+    cluster = Check(name="cluster", ok=problem is None, needed=False, detail=problem or "experiments can run")
+    return [dispatcher, cluster]

@@ -1,0 +1,51 @@
+"""For the job of an experiment only: what it has to do, and what it has to tell."""
+
+from fastapi import APIRouter, Request, Response
+from pydantic import ValidationError
+
+from api.auth import authorize_ingest, needs
+from api.bodies import JSON_TYPES, RawBody, check_content_type, invalid_document
+from api.context import ContextDependency
+from api.openapi import problems
+from api.responses import answer
+from api.routes.experiments import ExperimentId
+from phantom_core.protocol import Assignment, EventBatch
+from services import assignments, ingest
+
+router = APIRouter(prefix="/internal/v1", tags=["internal"])
+
+
+@router.get(
+    "/experiments/{experiment_id}/assignment",
+    response_model=Assignment,
+    openapi_extra=needs("ingest"),
+    responses=problems(404, 422),
+)
+def assignment(request: Request, experiment_id: ExperimentId, context: ContextDependency) -> Response:
+    """The plan and the runs that are still to be made."""
+    authorize_ingest(request, experiment_id)
+    return answer(assignments.assignment(context.database, experiment_id, context.settings.data_roots))
+
+
+@router.post(
+    "/events",
+    response_model=ingest.IngestResult,
+    openapi_extra={
+        **needs("ingest"),
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/EventBatch"}}},
+        },
+    },
+    responses=problems(404, 409, 413, 415, 422),
+)
+def events(request: Request, body: RawBody, context: ContextDependency) -> Response:
+    """Takes a batch of events; each is stored once, however often it is sent."""
+    check_content_type(request, JSON_TYPES)
+    try:
+        # Straight from bytes to events: no intermediate objects for what may be megabytes of samples.
+        batch = EventBatch.model_validate_json(body)
+    except ValidationError as error:
+        raise invalid_document(error) from error
+    authorize_ingest(request, batch.experiment_id)
+    return answer(ingest.ingest(context.database, batch))

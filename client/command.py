@@ -1,0 +1,327 @@
+"""The `ghostwatt` command."""
+
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, ParamSpec, TypeVar
+
+import typer
+from pydantic import BaseModel
+from rich.console import Console
+from rich.text import Text
+
+from client import demo as demonstration
+from client.client import DEFAULT_URL, GhostwattClient
+from client.errors import BadSpec, ExitCode, GhostwattError, Refused
+from client.models import Comparison, ExperimentDetail
+from client.progress import ExperimentProgress, Waiting, state_text
+from client.rendering import (
+    answer_sentences,
+    comparison_table,
+    experiments_table,
+    is_comparable,
+    print_whole,
+    runs_table,
+    validation_table,
+)
+from client.service_commands import key_commands, run_service
+from phantom_core.spec import parse_document
+
+EPILOG = """Exit codes: 0 done (of watch, submit --wait and demo: the experiment succeeded); 1 the experiment failed, was
+cancelled or lost; 2 the command line or the spec is wrong; 3 no service answers, or it could not be started; 4 there is
+no verdict; 5 the service refused (unknown id, missing key, wrong state); 6 the service met an error of its own; 7 --timeout
+passed; 130 ctrl-c; 143 SIGTERM. Variables: GHOSTWATT_URL, the service's address; GHOSTWATT_API_KEY, the key to send."""
+
+app = typer.Typer(
+    help="How many joules a way of splitting a large feed-forward network costs, and how many another saves.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+app.add_typer(key_commands, name="keys")
+
+Url = Annotated[str, typer.Option(envvar="GHOSTWATT_URL", help="Address of the service.")]
+ApiKey = Annotated[
+    str | None,
+    typer.Option(envvar="GHOSTWATT_API_KEY", hidden=True, help="Key; better set in the environment."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the service's answer as JSON.")]
+ExperimentId = Annotated[str, typer.Argument(metavar="ID", help="Id of the experiment.")]
+SpecFile = Annotated[
+    Path,
+    typer.Argument(metavar="FILE", help="Spec in YAML or JSON; - reads standard input.", allow_dash=True),
+]
+Timeout = Annotated[
+    float | None, typer.Option(min=0, help="Seconds to wait at most; the experiment goes on.")
+]
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command and ends the process with its exit code."""
+    app(arguments, prog_name="ghostwatt")
+
+
+def reported(command: Callable[Parameters, ExitCode | None]) -> Callable[Parameters, None]:
+    """Turns what a command returns or raises into an exit code, and errors into sentences."""
+
+    @functools.wraps(command)
+    def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
+        try:
+            code = command(*args, **kwargs)
+        except GhostwattError as error:
+            _report(error)
+            code = error.exit_code
+        except KeyboardInterrupt:
+            code = ExitCode.INTERRUPTED
+        except BrokenPipeError:
+            # Whoever read the output has seen enough; at exit Python would stumble over the pipe once more.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = ExitCode.OK
+        raise SystemExit(int(code or ExitCode.OK))
+
+    return run
+
+
+@app.command()
+@reported
+def submit(
+    file: SpecFile,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Follow it to its end and print the comparison.")
+    ] = False,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="Repeats with the same key and spec make no second experiment.")
+    ] = None,
+    timeout: Timeout = None,
+    as_json: AsJson = False,
+    url: Url = DEFAULT_URL,
+    api_key: ApiKey = None,
+) -> ExitCode | None:
+    """Submits an experiment and prints its id."""
+    document = _read(file)
+    with GhostwattClient(url, api_key) as client:
+        submitted = client.submit(document, idempotency_key=idempotency_key)
+        if not wait:
+            _print_json(submitted) if as_json else print(submitted.id)
+            return None
+        if not as_json:
+            print(submitted.id)
+        return _follow(client, submitted.id, timeout, as_json)
+
+
+@app.command()
+@reported
+def watch(
+    experiment_id: ExperimentId,
+    timeout: Timeout = None,
+    as_json: AsJson = False,
+    url: Url = DEFAULT_URL,
+    api_key: ApiKey = None,
+) -> ExitCode | None:
+    """Follows an experiment to its end, then prints the comparison. Ctrl-c leaves it running."""
+    with GhostwattClient(url, api_key) as client:
+        return _follow(client, experiment_id, timeout, as_json)
+
+
+@app.command("list")
+@reported
+def list_experiments(
+    state: Annotated[str | None, typer.Option(help="Only those in this state.")] = None,
+    name: Annotated[str | None, typer.Option(help="Only those whose name contains this.")] = None,
+    tag: Annotated[str | None, typer.Option(help="Only those with this tag, as key=value.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 20,
+    as_json: AsJson = False,
+    url: Url = DEFAULT_URL,
+    api_key: ApiKey = None,
+) -> None:
+    """Lists experiments, newest first."""
+    with GhostwattClient(url, api_key) as client:
+        experiments = list(client.experiments(state=state, name=name, tag=tag, limit=limit))
+    if as_json:
+        _print_json(experiments)
+    else:
+        print_whole(Console(), experiments_table(experiments))
+
+
+@app.command()
+@reported
+def show(
+    experiment_id: ExperimentId, as_json: AsJson = False, url: Url = DEFAULT_URL, api_key: ApiKey = None
+) -> None:
+    """Shows an experiment and its runs."""
+    with GhostwattClient(url, api_key) as client:
+        experiment = client.experiment(experiment_id)
+        if as_json:
+            _print_json(experiment)
+            return
+        runs = client.runs(experiment_id)
+    console = Console()
+    console.print(Text(f"{experiment.name}  ") + state_text(experiment), soft_wrap=True)
+    if experiment.ray_dashboard_url:
+        console.print(Text(f"Ray's dashboard: {experiment.ray_dashboard_url}"), soft_wrap=True)
+    print_whole(console, runs_table(runs))
+
+
+@app.command()
+@reported
+def compare(
+    experiment_id: ExperimentId,
+    baseline: Annotated[
+        str | None, typer.Option(help="Arm to compare with; the experiment's own by default.")
+    ] = None,
+    as_json: AsJson = False,
+    url: Url = DEFAULT_URL,
+    api_key: ApiKey = None,
+) -> ExitCode:
+    """Prints the comparison: ratio with interval, verdict, flags. 4 if no arm has a verdict yet."""
+    with GhostwattClient(url, api_key) as client:
+        comparison = client.comparison(experiment_id, baseline=baseline)
+    _print_comparison(Console(), comparison, as_json)
+    return ExitCode.OK if is_comparable(comparison) else ExitCode.NOT_COMPARABLE
+
+
+@app.command()
+@reported
+def validate(
+    file: SpecFile, as_json: AsJson = False, url: Url = DEFAULT_URL, api_key: ApiKey = None
+) -> ExitCode:
+    """Says what a spec would need, without running it. 2 if it would be refused."""
+    document = _read(file)
+    with GhostwattClient(url, api_key) as client:
+        validation = client.validate(document)
+    if as_json:
+        _print_json(validation)
+    else:
+        print_whole(Console(), validation_table(validation))
+    return ExitCode.OK if validation.valid else ExitCode.USAGE
+
+
+@app.command()
+@reported
+def cancel(
+    experiment_id: ExperimentId, as_json: AsJson = False, url: Url = DEFAULT_URL, api_key: ApiKey = None
+) -> None:
+    """Asks an experiment to end; it is cancelled once its job has stopped."""
+    with GhostwattClient(url, api_key) as client:
+        answer = client.cancel(experiment_id)
+    _print_json(answer) if as_json else print(f"{answer.id} will be cancelled; it is {answer.state} now")
+
+
+@app.command()
+@reported
+def delete(
+    experiment_id: ExperimentId,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Don't ask; needed where there is no terminal to ask on.")
+    ] = False,
+    url: Url = DEFAULT_URL,
+    api_key: ApiKey = None,
+) -> ExitCode | None:
+    """Deletes an experiment and all that was measured. One that has not ended is cancelled first."""
+    if not yes:
+        if not sys.stdin.isatty():
+            Console(stderr=True).print("this deletes measurements; say --yes if that is meant")
+            return ExitCode.USAGE
+        typer.confirm(f"Delete {experiment_id} and all that was measured?", abort=True)
+    with GhostwattClient(url, api_key) as client:
+        client.delete(experiment_id)
+    print(f"{experiment_id} is deleted, or will be once its job has stopped")
+    return None
+
+
+@app.command()
+@reported
+def serve(
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on; GHOSTWATT_HOST or 127.0.0.1.")
+    ] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65_535, help="Port; GHOSTWATT_PORT or 8411.")] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder for everything that the service keeps.")
+    ] = None,
+) -> ExitCode:
+    """Serves until ctrl-c, with a Ray head of its own unless RAY_ADDRESS names a cluster."""
+    return run_service(host, port, data_dir)
+
+
+@app.command()
+@reported
+def demo(
+    once: Annotated[bool, typer.Option("--once", help="End after the answer instead of serving on.")] = False,
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Folder to keep everything in; a new one under .ghostwatt by default.")
+    ] = None,
+) -> ExitCode:
+    """Starts a service, runs tensor against phantom parallelism on real data, prints the answer, serves on."""
+    folder = demonstration.new_data_dir() if data_dir is None else data_dir.absolute()
+    return demonstration.run_demo(demonstration.Demo(folder, once), Console())
+
+
+def _follow(client: GhostwattClient, experiment_id: str, timeout_s: float | None, as_json: bool) -> ExitCode:
+    """Waits with progress on standard error, so that standard output holds the answer alone."""
+    try:
+        with Waiting(Console(stderr=True)) as waiting:
+            progress = ExperimentProgress(waiting, client.runs)
+            experiment = client.wait(experiment_id, timeout_s=timeout_s, on_change=progress.update)
+    except KeyboardInterrupt:
+        Console(stderr=True).print(
+            f"{experiment_id} goes on; `ghostwatt watch {experiment_id}` looks again", soft_wrap=True
+        )
+        raise
+    return _answer(client, experiment, as_json)
+
+
+def _answer(client: GhostwattClient, experiment: ExperimentDetail, as_json: bool) -> ExitCode:
+    comparison = client.comparison(experiment.id)
+    _print_comparison(Console(), comparison, as_json)
+    if experiment.state != "succeeded":
+        Console(stderr=True).print(Text("the experiment ") + state_text(experiment), soft_wrap=True)
+        return ExitCode.EXPERIMENT_ENDED_BADLY
+    return ExitCode.OK
+
+
+def _print_comparison(console: Console, comparison: Comparison, as_json: bool) -> None:
+    if as_json:
+        _print_json(comparison)
+        return
+    print_whole(console, comparison_table(comparison))
+    for sentence in answer_sentences(comparison):
+        console.print(Text(sentence), soft_wrap=True)
+
+
+def _read(file: Path) -> dict[str, object]:
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"{file} can't be read: {error}", param_hint="FILE") from error
+    try:
+        return parse_document(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{file}: {error}", param_hint="FILE") from error
+
+
+def _print_json(answer: BaseModel | Sequence[BaseModel]) -> None:
+    if isinstance(answer, BaseModel):
+        print(answer.model_dump_json(indent=2))
+    else:
+        print(json.dumps([item.model_dump(mode="json") for item in answer], indent=2))
+
+
+def _report(error: GhostwattError) -> None:
+    console = Console(stderr=True)
+    console.print(Text(f"ghostwatt: {error}"), soft_wrap=True)
+    if isinstance(error, Refused):
+        problems = error.problem.errors
+        # The first problem is the detail already, unless a spec has its own summary.
+        for problem in problems if isinstance(error, BadSpec) else problems[1:]:
+            value = "" if problem.value is None else f" = {problem.value}"
+            console.print(Text(f"  {problem.field}{value}: {problem.message}"), soft_wrap=True)

@@ -1,0 +1,133 @@
+"""What is shown while an experiment is waited for: a live line on a terminal, plain lines elsewhere."""
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from client.models import Experiment, Run
+from client.rendering import STATE_STYLES, number, quantity, run_counts
+
+STAGES = {
+    "queued": "waiting for its turn",
+    "leased": "handing the job to the cluster",
+    "starting": "starting the worker group (every rank loads PyTorch)",
+    "running": "running",
+}
+"""What a person is waiting for, by state."""
+
+
+class Waiting:
+    """A line that says what is being waited for, and how long already; a context manager."""
+
+    def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.console = console
+        self._clock = clock
+        self._began = clock()
+        self._last = ""
+        self._live: Progress | None = None
+        if console.is_terminal:
+            self._live = Progress(
+                SpinnerColumn(),
+                TextColumn("{task.description}", markup=False),
+                BarColumn(bar_width=30),
+                TextColumn("{task.fields[count]}"),
+                TimeElapsedColumn(),
+                console=console,
+                transient=True,
+            )
+            self._task = self._live.add_task("", total=None, count="")
+
+    def __enter__(self) -> Self:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def say(self, text: str, *, done: int | None = None, total: int | None = None) -> None:
+        """Shows what is being waited for; elsewhere than on a terminal only when it changed.
+
+        Args:
+            text: One line.
+            done: How many of `total` are done; None if that isn't known.
+            total: Of how many.
+        """
+        count = f"{done}/{total}" if done is not None and total is not None else ""
+        if self._live is not None:
+            self._live.update(self._task, description=text, completed=done or 0, total=total, count=count)
+        elif (line := f"{text} {count}".strip()) != self._last:
+            self._last = line
+            self.note(Text(line))
+
+    def note(self, text: Text) -> None:
+        """Leaves a line behind, with the time since the beginning."""
+        seconds = int(self._clock() - self._began)
+        self.console.print(Text(f"[{seconds // 60:02d}:{seconds % 60:02d}] ", "dim") + text, soft_wrap=True)
+
+
+class ExperimentProgress:
+    """Follows one experiment: its state on the live line, every run that ended as a line left behind."""
+
+    def __init__(self, waiting: Waiting, list_runs: Callable[[str], list[Run]]) -> None:
+        """Says where to show it.
+
+        Args:
+            waiting: The line.
+            list_runs: Gives an experiment's runs; asked only when another run has ended.
+        """
+        self._waiting = waiting
+        self._list_runs = list_runs
+        self._shown: set[str] = set()
+        self._state = ""
+
+    def update(self, experiment: Experiment) -> None:
+        """Shows the experiment as it is now."""
+        if experiment.state != self._state:
+            self._state = experiment.state
+            self._waiting.note(Text("experiment ") + state_text(experiment))
+        ended, total = run_counts(experiment)
+        if ended > len(self._shown):
+            for run in self._list_runs(experiment.id):
+                if run.is_terminal and run.id not in self._shown:
+                    self._shown.add(run.id)
+                    self._waiting.note(run_text(run))
+        if not experiment.is_terminal:
+            stage = STAGES.get(experiment.state, experiment.state)
+            if experiment.state == "running" and experiment.progress:
+                stage = experiment.progress
+            elif experiment.message:
+                stage = f"{stage}: {experiment.message}"
+            self._waiting.say(stage, done=ended, total=total)
+
+
+def state_text(experiment: Experiment) -> Text:
+    """An experiment's state, with the reason where it ended badly."""
+    text = Text(experiment.state, STATE_STYLES.get(experiment.state, ""))
+    why = ": ".join(part for part in (experiment.reason, experiment.message) if part)
+    return text + Text(f" ({why})" if why else "")
+
+
+def run_text(run: Run) -> Text:
+    """One ended run on one line: energy and seconds to the target where it was reached, else of its training."""
+    text = Text(f"round {run.round}  {run.arm}  ") + Text(run.state, STATE_STYLES.get(run.state, ""))
+    if run.state != "succeeded":
+        return text + Text(f": {run.message or run.reason or 'no reason given'}")
+    to_target = run.energy_to_target_mj is not None
+    name = "energy_to_target_mj" if to_target else "energy_training_mj"
+    energy = run.energy_to_target_mj if to_target else run.energy_training_mj
+    seconds = run.seconds_to_target if to_target else run.training_s
+    what = "to the target" if to_target else "of training"
+    label = " (estimate)" if run.method == "estimate" and energy is not None else ""
+    return text + Text(
+        f"  {quantity(name, energy)} J{label} and {number(seconds)} s {what}, "
+        f"{quantity('energy_per_step_mj', run.energy_per_step_mj)} J per step"
+    )

@@ -1,0 +1,89 @@
+import asyncio
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from fastapi import FastAPI, Request
+from starlette.types import Message
+
+from api import errors
+from api.limits import RequestLimits
+from api.middleware import RequestContext
+
+
+def app(**limits: object) -> RequestContext:
+    inner = FastAPI()
+    errors.install(inner)
+
+    @inner.post("/{path:path}")
+    async def length(request: Request) -> int:
+        return len(await request.body())
+
+    return RequestContext(RequestLimits(inner, **limits))  # type: ignore[arg-type]
+
+
+def post(application: RequestContext, path: str = "/", **arguments: object) -> httpx.Response:
+    async def send() -> httpx.Response:
+        transport = httpx.ASGITransport(application)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await client.post(path, **arguments)  # type: ignore[arg-type]
+
+    return asyncio.run(send())
+
+
+def test_a_body_up_to_the_limit_passes() -> None:
+    response = post(app(body_bytes={"": 100}), content=b"x" * 100)
+    assert (response.status_code, response.json()) == (200, 100)
+
+
+def test_a_body_that_says_it_is_longer_is_refused_unread() -> None:
+    response = post(app(body_bytes={"": 100}), content=b"x" * 101)
+    assert response.status_code == 413
+    assert response.json()["code"] == "body-too-large"
+    assert "100 bytes" in response.json()["detail"]
+
+
+def test_a_body_without_a_length_is_counted_as_it_arrives() -> None:
+    async def parts() -> object:
+        for _ in range(11):
+            yield b"x" * 10
+
+    response = post(app(body_bytes={"": 100}), content=parts())
+    assert response.status_code == 413
+    assert response.headers["content-type"] == "application/problem+json"
+
+
+def test_the_first_matching_prefix_sets_the_limit() -> None:
+    limits = {"/internal/": 200, "": 100}
+    assert post(app(body_bytes=limits), "/internal/x", content=b"x" * 150).status_code == 200
+    assert post(app(body_bytes=limits), "/other", content=b"x" * 150).status_code == 413
+
+
+def test_a_long_query_is_refused() -> None:
+    response = post(app(), "/?" + "x" * 9_000)
+    assert response.status_code == 414
+    assert response.json()["code"] == "target-too-long"
+
+
+def test_a_body_that_stops_arriving_is_given_up() -> None:
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        await asyncio.sleep(60)
+        raise AssertionError("the body was waited for")
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http", "method": "POST", "path": "/", "raw_path": b"/", "query_string": b"", "headers": [],
+        "server": ("localhost", 80), "scheme": "http", "http_version": "1.1",
+    }  # fmt: skip
+    asyncio.run(app(body_pause_s=0.01)(scope, receive, send))
+    assert sent[0]["status"] == 408
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    with caplog.at_level("CRITICAL"):
+        yield
