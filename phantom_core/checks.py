@@ -2,9 +2,9 @@
 
 SpecError   a ValueError that carries the problems
 
-`spec.py` refuses fields that are wrong by themselves; this looks at a plan, in which every arm is resolved. A problem
-names the field (a dotted path into the spec), its value, the limit and the way out. Errors stop an experiment from
-being accepted; warnings are said beside it.
+`spec.py` refuses fields that are wrong by themselves; this looks at a plan, in which every arm is resolved.
+A problem names the field (a dotted path into the spec), its value, the limit and the way out. Errors stop
+an experiment from being accepted; warnings are said beside it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -162,7 +162,9 @@ def _shapes(arm: _Located, task: Task) -> Iterator[SpecProblem]:
             field=arm.field("model", "width"),
             value=n,
             limit=p,
-            message=f"width = {n} is not divisible by the {p} ranks of {arm.words}; {_nearest('widths', n, p)}",
+            message=(
+                f"width = {n} is not divisible by the {p} ranks of {arm.words}; {_nearest('widths', n, p)}"
+            ),
         )
     features = task_shape(task).features
     if task.feature_placement == "split" and features % p:
@@ -171,7 +173,8 @@ def _shapes(arm: _Located, task: Task) -> Iterator[SpecProblem]:
             value="split",
             limit=p,
             message=(
-                f"{features} features can't be split over the {p} ranks of {arm.words}; set feature_placement: whole, or "
+                f"{features} features can't be split over the {p} ranks of {arm.words}; set "
+                "feature_placement: whole, or "
                 f"{_nearest('numbers of features', features, p)}"
             ),
         )
@@ -193,9 +196,10 @@ def _ghosts(arm: _Located, phantom: PhantomArm) -> Iterator[SpecProblem]:
             value=k,
             limit=m - 1,
             message=(
-                f"ghosts = {k} is not fewer than the n / p = {n} / {p} = {m} neurons of a rank; use 1 to {m - 1}{pays}"
+                f"ghosts = {k} is not fewer than the n / p = {n} / {p} = {m} neurons of a rank; use 1 to "
+                f"{m - 1}{pays}"
                 if m > 1
-                else f"a width of {n} leaves each of {p} ranks one neuron and no room for ghosts; widen the model"
+                else f"a width of {n} leaves each of {p} ranks 1 neuron, none to save; widen the model"
             ),
         )
     elif p == 1:
@@ -224,8 +228,10 @@ def _ghosts(arm: _Located, phantom: PhantomArm) -> Iterator[SpecProblem]:
             value=p,
             limit=round(best, 2),
             message=(
-                f"at width {n} and {k} ghosts all ranks together have the fewest weights near p = sqrt(n / k) = {best:.3g}; "
-                f"on {p} ranks ghosts cost more than they save; use fewer ranks, fewer ghosts or a wider model"
+                f"at width {n} and {k} ghosts all ranks together have the fewest weights near p = sqrt(n / "
+                f"k) = {best:.3g}; "
+                f"on {p} ranks ghosts cost more than they save; use fewer ranks, fewer ghosts or a wider "
+                "model"
             ),
             severity="warning",
         )
@@ -245,7 +251,10 @@ def _rank(arm: _Located, low_rank: LowRankArm) -> Iterator[SpecProblem]:
             field=f"{arm.path}.rank",
             value=r,
             limit=n / 2,
-            message=f"2 n r weights are no fewer than n^2 from rank = n / 2 = {n / 2:g} on; use fewer to save by it",
+            message=(
+                f"2 n r weights are no fewer than n^2 from rank = n / 2 = {n / 2:g} on; use fewer to save "
+                "by it"
+            ),
             severity="warning",
         )
 
@@ -270,7 +279,9 @@ def _recipe(plan: Plan) -> Iterator[SpecProblem]:
             field="training.stop.steps",
             value=stop.steps,
             limit=stop.max_steps,
-            message=f"steps = {stop.steps} is above max_steps = {stop.max_steps}; raise max_steps or lower steps",
+            message=(
+                f"steps = {stop.steps} is above max_steps = {stop.max_steps}; raise max_steps or lower steps"
+            ),
         )
     if isinstance(stop, StopAtSeconds) and stop.seconds > stop.max_seconds:
         yield SpecProblem(
@@ -278,7 +289,8 @@ def _recipe(plan: Plan) -> Iterator[SpecProblem]:
             value=stop.seconds,
             limit=stop.max_seconds,
             message=(
-                f"seconds = {stop.seconds:g} is above max_seconds = {stop.max_seconds:g}; raise max_seconds or lower seconds"
+                f"seconds = {stop.seconds:g} is above max_seconds = {stop.max_seconds:g}; raise "
+                "max_seconds or lower seconds"
             ),
         )
     if not isinstance(stop, StopAtSteps) and training.evaluation_interval > stop.max_steps:
@@ -288,7 +300,8 @@ def _recipe(plan: Plan) -> Iterator[SpecProblem]:
             value=training.evaluation_interval,
             limit=stop.max_steps,
             message=(
-                f"the {looked_at} rule is looked at every {training.evaluation_interval} steps, but a run ends after "
+                f"the {looked_at} rule is looked at every {training.evaluation_interval} steps, but a run "
+                "ends after "
                 f"max_steps = {stop.max_steps}; lower evaluation_interval or raise max_steps"
             ),
         )
@@ -298,7 +311,8 @@ def _recipe(plan: Plan) -> Iterator[SpecProblem]:
             value=plan.spec.resources.deadline_s,
             limit=stop.max_seconds,
             message=(
-                f"one run may take max_seconds = {stop.max_seconds:g}, but the whole experiment is stopped after "
+                f"one run may take max_seconds = {stop.max_seconds:g}, but the whole experiment is stopped "
+                "after "
                 f"{plan.spec.resources.deadline_s:g} s; raise deadline_s or lower max_seconds"
             ),
             severity="warning",
@@ -309,7 +323,8 @@ def _recipe(plan: Plan) -> Iterator[SpecProblem]:
             value=measurement.rounds,
             limit=FEWEST_ROUNDS,
             message=(
-                f"{measurement.rounds} round(s) give no interval to judge a difference by; use {FEWEST_ROUNDS} or more"
+                f"{measurement.rounds} round(s) give no interval to judge a difference by; use "
+                f"{FEWEST_ROUNDS} or more"
             ),
             severity="warning",
         )
@@ -324,7 +339,9 @@ def _batches(plan: Plan) -> Iterator[SpecProblem]:
                 field=arm.field("training", "batch_size"),
                 value=batch,
                 limit=rows,
-                message=f"batch_size = {batch} is larger than the task's {rows} training rows; use at most {rows}",
+                message=(
+                    f"batch_size = {batch} is larger than the task's {rows} training rows; use at most {rows}"
+                ),
             )
 
 
@@ -339,7 +356,8 @@ def _ranks(plan: Plan, capacity: Capacity) -> Iterator[SpecProblem]:
                 value=p,
                 limit=capacity.gpus,
                 message=(
-                    f"arm {planned.name!r} needs {p} GPUs, one for each rank, but the cluster has {capacity.gpus}; use fewer ranks, "
+                    f"arm {planned.name!r} needs {p} GPUs, one for each rank, but the cluster has "
+                    f"{capacity.gpus}; use fewer ranks, "
                     "or resources.device: cpu"
                 ),
             )
@@ -351,8 +369,10 @@ def _ranks(plan: Plan, capacity: Capacity) -> Iterator[SpecProblem]:
                 value=p,
                 limit=most,
                 message=(
-                    f"arm {planned.name!r} needs {p} ranks x {resources.cpus_per_rank:g} CPU cores, but the cluster has "
-                    f"{capacity.cpus:g} cores{gpus}; use at most {most} ranks, or lower resources.cpus_per_rank"
+                    f"arm {planned.name!r} needs {p} ranks x {resources.cpus_per_rank:g} CPU cores, but "
+                    "the cluster has "
+                    f"{capacity.cpus:g} cores{gpus}; use at most {most} ranks, or lower "
+                    "resources.cpus_per_rank"
                 ),
             )
 
@@ -386,7 +406,8 @@ def _memory(plan: Plan, arms: Sequence[_Located], capacity: Capacity) -> Iterato
             value=needed,
             limit=has,
             message=(
-                f"{arm.words} needs about {_gib(needed)} of {where}, which has {_gib(has)} (estimate per rank: "
+                f"{arm.words} needs about {_gib(needed)} of {where}, which has {_gib(has)} (estimate per "
+                "rank: "
                 f"{_gib(memory.state_bytes)} weights, gradients and optimizer state, "
                 f"{_gib(memory.activations_bytes + memory.transient_bytes)} activations, {_gib(data)} data); "
                 "use a smaller width, depth or batch size, fewer rows, or more ranks"

@@ -5,7 +5,8 @@ CollectiveError
 
 Bytes are those that one rank sends in the bandwidth-optimal (ring) algorithm, see `cost.py`; the library
 may choose another one. Only small blocks cross in memory order: every collective here gathers or scatters
-along the first dimension of contiguous tensors, so the layouts keep what they send feature-major, (features, b).
+along the first dimension of contiguous tensors, so the layouts keep what they send feature-major,
+(features, b).
 """
 
 import hashlib
@@ -52,9 +53,10 @@ class Traffic:
 
 
 class Communicator:
-    """The ranks that split one model: a process group (or one rank alone) and, if asked, a count of its traffic.
+    """The ranks that split one model: a process group, or one rank alone; counts its traffic if asked.
 
-    A model's layers share one communicator, which is how the traffic of a whole step is counted.
+    A model's layers share one communicator, which is how the traffic of a whole step is counted. A copied
+    layer splits over the same ranks.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
@@ -77,9 +79,12 @@ class Communicator:
                     "build the layer on the group's ranks only"
                 )
 
+    def __deepcopy__(self, memo: dict[int, object]) -> "Communicator":
+        return self
+
     @contextmanager
     def counting(self) -> Iterator[Traffic]:
-        """Counts the collectives started inside; a replayed CUDA graph starts none, so count an eager step."""
+        """Counts the collectives started inside; a replayed CUDA graph starts none: count an eager step."""
         outer, self._traffic = self._traffic, Traffic()
         try:
             yield self._traffic
@@ -95,7 +100,7 @@ class Communicator:
         return self._started(_all_gather(gathered, shard, group=self.group, async_op=True))
 
     def reduce_scatter(self, own: torch.Tensor, contributions: torch.Tensor) -> dist.Work:
-        """Starts to sum contributions (p s, ...) over the ranks, of which own (s, ...) is this rank's slot."""
+        """Starts to sum contributions (p s, ...) over the ranks; own (s, ...) gets this rank's slot."""
         self._count("reduce_scatter", contributions)
         return self._started(_reduce_scatter(own, contributions, group=self.group, async_op=True))
 
@@ -105,7 +110,7 @@ class Communicator:
         return self._started(dist.all_reduce(tensor, group=self.group, async_op=True))
 
     def from_all_ranks(self, tensor: torch.Tensor) -> list[torch.Tensor]:
-        """Every rank's tensor of one shape, in rank order; blocking and not counted (for looking, not for training)."""
+        """Every rank's tensor of one shape, in rank order; blocks, and is not counted: not for training."""
         own = tensor.detach().contiguous()
         if self.world_size == 1:
             return [own]
@@ -114,7 +119,7 @@ class Communicator:
         return [part.view(own.shape) for part in gathered.chunk(self.world_size)]
 
     def agree(self, what: str, device: torch.device | None = None) -> None:
-        """Checks that all ranks were told the same, before anything is built that would hang if they were not.
+        """Checks that all ranks were told the same, before anything is built that would hang otherwise.
 
         Args:
             what: What this rank is about to build, in words.
@@ -130,7 +135,8 @@ class Communicator:
         differing = [rank for rank, other in enumerate(told) if int(other) != digest]
         if differing:
             raise RanksDisagreeError(
-                f"rank {self.rank} of {self.world_size} builds {what}, but ranks {differing} build something else; "
+                f"rank {self.rank} of {self.world_size} builds {what}, but ranks {differing} build "
+                "something else; "
                 "give every rank of a group the same settings"
             )
 

@@ -56,8 +56,9 @@ def control_arms(
 ) -> tuple[list[Control], tuple[ControlProblem, ...]]:
     """The controls of every phantom arm, without those that exist already.
 
-    Phantom arms that can't run as they are (width not divisible, ghosts not fewer than n / p) get none: `checks` names
-    that first. Those on one rank exchange nothing and are dense, so there is nothing to control for.
+    Phantom arms that can't run as they are (width not divisible, ghosts not fewer than n / p) get none:
+    `checks` names that first. Those on one rank exchange nothing and are dense, so there is nothing to
+    control for.
 
     Args:
         spec: The experiment.
@@ -177,7 +178,8 @@ def _unmatched(phantom: PhantomArm, model: ModelSpec, spec: ExperimentSpec) -> C
         arm=phantom.name,
         control="parameter-matched tensor",
         message=(
-            f"no tensor width divisible by {math.lcm(p, 8)} has within {MATCH_TOLERANCE:.0%} of the {wanted:,} "
+            f"no tensor width divisible by {math.lcm(p, 8)} has within {MATCH_TOLERANCE:.0%} of the "
+            f"{wanted:,} "
             f"parameters of width = {n}, ghosts = {k} (nearest: {width} with {has:,}, "
             f"{100 * (has - wanted) / wanted:+.1f} %); {way_out}"
         ),

@@ -2,8 +2,9 @@
 
 One place for all of them: built models, counted FLOPs and counted bytes are held to these numbers by tests.
 
-Letters: n width, p ranks, m = n / p, k ghosts per rank, r low rank, b batch, L depth, F features, O outputs, e bytes
-per number. One multiply-add is 2 FLOPs; only matrix products are counted. Per hidden layer and rank:
+Letters: n width, p ranks, m = n / p, k ghosts per rank, r low rank, b batch, L depth, F features, O
+outputs, e bytes per number. One multiply-add is 2 FLOPs; only matrix products are counted. Per hidden layer
+and rank:
 
 | layout         | parameters (weights)   | sent forward and again backward, bytes          |
 |----------------|------------------------|-------------------------------------------------|
@@ -12,9 +13,10 @@ per number. One multiply-add is 2 FLOPs; only matrix products are counted. Per h
 | block-diagonal | m^2                    | 0                                               |
 | low-rank       | 2 r m                  | 2 (p-1)/p b r e                                 |
 
-(column/row: one all-reduce of (b, n) per pair of layers and direction, 2 (p-1) b m e.) FLOPs are 2 b per weight forward
-and twice that backward. So phantom sends fewer bytes than tensor iff k < m, has fewer weights and FLOPs iff
-k < m (1 - 1/p), and at fixed n and k has the fewest in all ranks together near p = sqrt(n / k).
+(column/row: one all-reduce of (b, n) per pair of layers and direction, 2 (p-1) b m e.) FLOPs are 2 b per
+weight forward and twice that backward. So phantom sends fewer bytes than tensor iff k < m, has fewer
+weights and FLOPs iff k < m (1 - 1/p), and at fixed n and k has the fewest in all ranks together near p =
+sqrt(n / k).
 """
 
 import math
@@ -57,7 +59,8 @@ def bytes_sent(kind: Collective, elements: int, element_bytes: int, world_size: 
         world_size: Ranks, p.
 
     Returns:
-        (p-1)/p of the tensor to gather or to scatter it, twice that to all-reduce it (rounded up to whole numbers).
+        (p-1)/p of the tensor to gather or to scatter it, twice that to all-reduce it (rounded up to whole
+        numbers).
     """
     passes = 2 if kind == "all_reduce" else 1
     return math.ceil(passes * (world_size - 1) * elements / world_size) * element_bytes
@@ -125,7 +128,7 @@ class MemoryEstimate:
 
 @dataclass(frozen=True)
 class ArmCost:
-    """What one arm costs; a step is forward and backward of one batch (the optimizer's own arithmetic not counted)."""
+    """What one arm costs; a step is forward and backward of one batch, without the optimizer's arithmetic."""
 
     world_size: int
     """Ranks, p."""
@@ -241,7 +244,7 @@ class _Hidden:
     bias: bool
 
     def local(self) -> LayerCost:
-        """m x m on each rank, nothing sent: block-diagonal, and dense where p = 1."""
+        """An m x m block on each rank, nothing sent: block-diagonal, and dense where p = 1."""
         return self._layer(self.m * self.m, [], saved=0, exchanged=0)
 
     def phantom(self, k: int) -> LayerCost:
@@ -364,7 +367,8 @@ def _memory(
 ) -> MemoryEstimate:
     element_bytes = bytes_per_number(model.dtype)
     moments = 2 if training.optimizer == "adamw" else int(training.momentum > 0)
-    # GELU's backward needs its input besides the output that the next layer keeps; ReLU's and tanh's needs no more.
+    # GELU's backward needs its input besides the output that the next layer keeps; ReLU's and tanh's needs
+    # no more.
     copies = 2 if model.activation == "gelu" else 1
     *inner, (output, _) = layers
     activations = sum(
@@ -396,12 +400,12 @@ def data_bytes(rows: int, shape: TaskShape, placement: FeaturePlacement, world_s
 
 
 def break_even_ghosts(width: int, world_size: int) -> float:
-    """k at and above which a phantom layer has no fewer weights and FLOPs than a tensor layer: m (1 - 1/p)."""
+    """From which k on a phantom layer has no fewer weights and FLOPs than a tensor layer: m (1 - 1/p)."""
     return width / world_size * (1 - 1 / world_size)
 
 
 def frugal_world_size(width: int, ghosts: int) -> float:
-    """p at which a phantom layer's n^2/p + k n p weights over all ranks are fewest: sqrt(n / k)."""
+    """At which p a phantom layer's n^2/p + k n p weights over all ranks are fewest: sqrt(n / k)."""
     return math.sqrt(width / ghosts)
 
 
@@ -413,13 +417,15 @@ def _notes(arm: Arm, model: ModelSpec) -> list[str]:
     limit = break_even_ghosts(n, p)
     if k >= limit:
         notes.append(
-            f"ghosts = {k}: from k = {math.ceil(limit)} (m (1 - 1/p)) a phantom layer of width {n} on {p} ranks has no "
+            f"ghosts = {k}: from k = {math.ceil(limit)} (m (1 - 1/p)) a phantom layer of width {n} on {p} "
+            "ranks has no "
             "fewer weights and FLOPs than a tensor layer"
         )
     best = frugal_world_size(n, k)
     if p > best:
         notes.append(
-            f"world_size = {p}: at width {n} and {k} ghosts all ranks together have the fewest weights and FLOPs near p = "
+            f"world_size = {p}: at width {n} and {k} ghosts all ranks together have the fewest weights and "
+            "FLOPs near p = "
             f"{max(1, round(best))} (sqrt(n / k)); past it ghosts cost more than they save"
         )
     return notes

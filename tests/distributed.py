@@ -1,6 +1,7 @@
 """Runs a function on several gloo ranks, each in a process of its own, on this machine's loopback.
 
-Not a test. The function must be importable (defined at a module's top level), and so must its arguments' types.
+Not a test. The function must be importable (defined at a module's top level), and so must its arguments'
+types.
 """
 
 import multiprocessing
@@ -25,11 +26,13 @@ class RankFailedError(AssertionError):
     """A rank raised; the message is its traceback."""
 
 
-def run_ranks(world_size: int, function: Callable[..., Any], *args: Any, deadline_s: float = 240) -> list[Any]:
-    """Calls `function(*args)` on every rank of a new gloo group and returns what each returned, in rank order.
+def run_ranks(
+    world_size: int, function: Callable[..., Any], *args: Any, deadline_s: float = 240
+) -> list[Any]:
+    """Calls `function(*args)` on every rank of a new gloo group; returns what each returned, in rank order.
 
-    The default process group is initialised, with one thread per rank, and warnings are errors. The first rank that
-    fails ends all of them, as does the deadline; no process outlives the call.
+    The default process group is initialised, with one thread per rank, and warnings are errors. The first
+    rank that fails ends all of them, as does the deadline; no process outlives the call.
 
     Raises:
         RankFailedError: A rank raised or died; with its traceback or exit code.
@@ -45,7 +48,9 @@ def run_ranks(world_size: int, function: Callable[..., Any], *args: Any, deadlin
             for rank in range(world_size):
                 receiver, sender = context.Pipe(duplex=False)
                 process = context.Process(
-                    target=_rank, args=(rank, world_size, str(Path(folder, "store")), call, sender), daemon=True
+                    target=_rank,
+                    args=(rank, world_size, str(Path(folder, "store")), call, sender),
+                    daemon=True,
                 )
                 process.start()
                 sender.close()

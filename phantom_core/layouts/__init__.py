@@ -1,7 +1,8 @@
 """Ways to split a linear layer over ranks, one file each.
 
-Each takes and returns tensors as its `input_placement` and `output_placement` say: this rank's shard (b, n/p), or the
-full (b, n). Import them into a torchrun script as they are; `examples/phantom_torchrun.py` shows it.
+Each takes and returns tensors as its `input_placement` and `output_placement` say: this rank's shard (b,
+n/p), or the full (b, n). Import them into a torchrun script as they are; `examples/phantom_torchrun.py`
+shows it.
 """
 
 from phantom_core.layouts.base import Group, LayoutError, Placement, SplitLinear

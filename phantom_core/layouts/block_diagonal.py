@@ -40,15 +40,19 @@ class BlockDiagonalLinear(SplitLinear):
         self.bias = self._bias(bias, own_out)
         self.reset_parameters()
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x_j (b, n/p) -> z_j (b, n_out/p)."""
+    def _transform(self, x: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.linear(x, self.local, self.bias)
 
     def reset_parameters(self, generator: torch.Generator | None = None, gain: float = 1.0) -> None:
-        """Var L = gain^2 p / n: a neuron has n/p inputs, so each weight must do p times as much as a dense one."""
+        """Var L = gain^2 p / n: p times the dense variance, since a neuron has n/p inputs only."""
         fill_normal(self.local, gain**2 / self.local.shape[1], self._generator(generator))
         self._zero_bias()
 
     def dense_equivalent(self) -> torch.Tensor:
         """W_eq (n_out, n) with every rank's L on the diagonal, detached."""
-        return torch.block_diag(*self.communicator.from_all_ranks(self.local))
+        blocks = self.communicator.from_all_ranks(self.local)
+        whole = blocks[0].new_zeros(self.out_features, self.in_features)
+        rows, columns = self.local.shape
+        for j, block in enumerate(blocks):
+            whole[j * rows : (j + 1) * rows, j * columns : (j + 1) * columns] = block
+        return whole

@@ -39,8 +39,7 @@ class DenseLinear(SplitLinear):
         self.bias = self._bias(bias, out_features)
         self.reset_parameters()
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x (b, n) -> z (b, n_out)."""
+    def _transform(self, x: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.linear(x, self.weight, self.bias)
 
     def reset_parameters(self, generator: torch.Generator | None = None, gain: float = 1.0) -> None:

@@ -1,4 +1,4 @@
-"""Low rank: W = U V with r inner values, the control that compresses without giving each rank a full local block."""
+"""Low rank: W = U V with r inner values, the control that compresses without keeping a local block whole."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from torch.autograd.function import once_differentiable
 
 from phantom_core.collectives import Communicator
 from phantom_core.initialization import fill_normal
-from phantom_core.layouts.base import Group, LayoutError, SplitLinear
+from phantom_core.layouts.base import Group, LayoutError, SplitLinear, apply_function
 
 
 class _LowRank(torch.autograd.Function):
@@ -45,8 +45,9 @@ class _LowRank(torch.autograd.Function):
 class LowRankLinear(SplitLinear):
     """z_j = y U_j^T + bias_j, y = sum_i x_i V_i^T (b, r) by one all-reduce; W_eq = U V.
 
-    V_j (r, n/p) is `inner` (split by input), U_j (n_out/p, r) is `outer` (split by output). Backward: dy = sum_j
-    delta_j U_j by one all-reduce, behind which dU_j = delta_j^T y is computed; dx_j = dy V_j; dV_j = dy^T x_j.
+    V_j (r, n/p) is `inner` (split by input), U_j (n_out/p, r) is `outer` (split by output). Backward: dy =
+    sum_j delta_j U_j by one all-reduce, behind which dU_j = delta_j^T y is computed; dx_j = dy V_j; dV_j =
+    dy^T x_j.
 
     Args:
         in_features: Inputs over all ranks, n.
@@ -83,15 +84,13 @@ class LowRankLinear(SplitLinear):
         self.bias = self._bias(bias, own_out)
         self.reset_parameters()
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x_j (b, n/p) -> z_j (b, n_out/p)."""
+    def _transform(self, x: torch.Tensor) -> torch.Tensor:
         if self.world_size == 1:
             return torch.nn.functional.linear(x @ self.inner.t(), self.outer, self.bias)
-        z: torch.Tensor = _LowRank.apply(x, self.inner, self.outer, self.bias, self.communicator)
-        return z
+        return apply_function(_LowRank, x, self.inner, self.outer, self.bias, self.communicator)
 
     def reset_parameters(self, generator: torch.Generator | None = None, gain: float = 1.0) -> None:
-        """Var V = 1/n gives E[y^2] = E[x^2]; Var U = gain^2 / r then gives Var z = gain^2 E[x^2], as the dense layer."""
+        """Var V = 1/n keeps E[y^2] = E[x^2]; Var U = gain^2 / r then gives the dense Var z = gain^2 E[x^2]."""
         generator = self._generator(generator)
         fill_normal(self.inner, 1 / self.in_features, generator)
         fill_normal(self.outer, gain**2 / self.outer.shape[1], generator)

@@ -7,14 +7,15 @@ from torch.autograd.function import once_differentiable
 
 from phantom_core.collectives import Communicator
 from phantom_core.initialization import fill_normal
-from phantom_core.layouts.base import Group, LayoutError, SplitLinear
+from phantom_core.layouts.base import Group, LayoutError, SplitLinear, apply_function
 
 
 def ghost_sources(rank: int, world_size: int) -> tuple[int, ...]:
     """The rank whose ghosts each block of `decompressors` on a rank reads, in the order of the blocks.
 
-    The blocks lie in rank order, but the slot of the rank itself is taken by the last rank, so that one (k, b) copy
-    makes the other ranks' ghosts contiguous. The first rank simply starts at 1, the last one ends before itself.
+    The blocks lie in rank order, but the slot of the rank itself is taken by the last rank, so that one (k,
+    b) copy makes the other ranks' ghosts contiguous. On the first rank they start at 1, on the last they
+    end before it.
     """
     if rank == 0:
         return tuple(range(1, world_size))
@@ -25,7 +26,7 @@ def ghost_sources(rank: int, world_size: int) -> tuple[int, ...]:
 
 
 class _Slots:
-    """The p slots of k ghosts in an exchanged (p k, b) buffer, and which p - 1 contiguous ones a GEMM works on."""
+    """The p slots of k ghosts in an exchanged (p k, b) buffer; a GEMM works on p - 1 contiguous ones."""
 
     def __init__(self, buffer: torch.Tensor, ranks: Communicator, ghosts: int) -> None:
         self._slots = buffer.view(ranks.world_size, ghosts, buffer.shape[1])
@@ -101,16 +102,17 @@ class PhantomLinear(SplitLinear):
         W_eq  =  | D_10 C_0  L_1       D_12 C_2 |     L_j (m_out, m), C_i (k, m), D_ji (m_out, k), m = n/p
                  | D_20 C_0  D_21 C_1  L_2      |
 
-    Backward, with delta_j = dloss/dz_j: h_i = sum_{j != i} delta_j D_ji by one reduce-scatter; dx_i = delta_i L_i + h_i
-    C_i; dL_j = delta_j^T x_j; dD_ji = delta_j^T g_i; dC_i = h_i^T x_i.
+    Backward, with delta_j = dloss/dz_j: h_i = sum_{j != i} delta_j D_ji by one reduce-scatter; dx_i =
+    delta_i L_i + h_i C_i; dL_j = delta_j^T x_j; dD_ji = delta_j^T g_i; dC_i = h_i^T x_i.
 
-    Order: ghosts, start of the all-gather, local GEMM, wait, one GEMM over all decompressors; backward likewise with
-    the reduce-scatter behind the local GEMMs. Ghosts travel feature-major, (k, b), so that neither exchange is permuted.
+    Ghosts come first; while they are gathered the local GEMM runs, then one GEMM over all decompressors.
+    Backward likewise, with the reduce-scatter behind the local GEMMs. Ghosts travel feature-major, (k, b),
+    so that neither exchange is permuted.
 
-    Parameters on rank j: `local` L_j (m_out, m); `compressor` C_j (k, m); `decompressors` (m_out, (p-1) k), the p - 1
-    blocks D_ji side by side in the order of `sources`; `bias` (m_out,) or None. There is no block for a rank's own
-    ghosts, so nothing has to be masked, and counting the parameters counts the weights. With one rank the
-    layer is dense: `compressor` and `decompressors` are None.
+    Parameters on rank j: `local` L_j (m_out, m); `compressor` C_j (k, m); `decompressors` (m_out, (p-1) k),
+    the p - 1 blocks D_ji side by side in the order of `sources`; `bias` (m_out,) or None. There is no block
+    for a rank's own ghosts, so nothing has to be masked, and counting the parameters counts the weights.
+    With one rank the layer is dense: `compressor` and `decompressors` are None.
 
     Args:
         in_features: Inputs over all ranks, n.
@@ -139,8 +141,8 @@ class PhantomLinear(SplitLinear):
         own_in, own_out = self._shard("in_features", in_features), self._shard("out_features", out_features)
         if not 1 <= ghosts < own_in:
             raise LayoutError(
-                f"ghosts = {ghosts}; each of {self.world_size} ranks has {own_in} of {in_features} inputs and must send "
-                f"fewer than it has: 1 to {own_in - 1}"
+                f"ghosts = {ghosts}; each of {self.world_size} ranks has {own_in} of {in_features} inputs "
+                f"and must send fewer than it has: 1 to {own_in - 1}"
             )
         self.ghosts = ghosts
         self.local = self._weight(own_out, own_in)
@@ -155,22 +157,21 @@ class PhantomLinear(SplitLinear):
         """The rank whose ghosts each block of `decompressors` reads, in the order of the blocks."""
         return ghost_sources(self.rank, self.world_size)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x_j (b, n/p) -> z_j (b, n_out/p)."""
+    def _transform(self, x: torch.Tensor) -> torch.Tensor:
         if self.compressor is None:
             return torch.nn.functional.linear(x, self.local, self.bias)
-        z: torch.Tensor = _Phantom.apply(
-            x, self.local, self.compressor, self.decompressors, self.bias, self.communicator
+        return apply_function(
+            _Phantom, x, self.local, self.compressor, self.decompressors, self.bias, self.communicator
         )
-        return z
 
     def reset_parameters(self, generator: torch.Generator | None = None, gain: float = 1.0) -> None:
         """Every entry of W_eq gets the dense layer's variance, gain^2 / n.
 
-        On the diagonal: Var L = gain^2 / n. Off it an entry is a sum of k products, with variance k Var D Var C.
-        Var C = 1/m keeps a ghost at E[g^2] = m Var C E[x^2] = E[x^2]; then Var D = gain^2 / (p k), since k (1/m) gain^2 /
-        (p k) = gain^2 / n. So z_j gets m gain^2 / n from its own inputs and (p - 1) k gain^2 / (p k) from ghosts: Var z =
-        gain^2 (1/p + (p - 1)/p) E[x^2] = gain^2 E[x^2], as in the dense layer. Backward likewise, transposed.
+        On the diagonal: Var L = gain^2 / n. Off it an entry is a sum of k products, of variance k Var D Var
+        C. With Var C = 1/m a ghost keeps E[g^2] = m Var C E[x^2] = E[x^2]; then Var D = gain^2 / (p k)
+        makes k Var D Var C = gain^2 / (p m) = gain^2 / n. So z_j gets m gain^2 / n = gain^2 / p of its
+        variance from its own inputs and (p - 1) k Var D = gain^2 (p - 1) / p from ghosts: Var z = gain^2
+        E[x^2], as in the dense layer. Backward the same holds for dx, with L, C and D transposed.
         """
         generator = self._generator(generator)
         fill_normal(self.local, gain**2 / self.in_features, generator)
@@ -187,9 +188,8 @@ class PhantomLinear(SplitLinear):
         compressors = self.communicator.from_all_ranks(self.compressor)
         rows = []
         for j, decompressors in enumerate(self.communicator.from_all_ranks(self.decompressors)):
-            blocks = dict(
-                zip(ghost_sources(j, self.world_size), decompressors.split(self.ghosts, 1), strict=True)
-            )
+            parts = decompressors.chunk(self.world_size - 1, 1)
+            blocks = dict(zip(ghost_sources(j, self.world_size), parts, strict=True))
             rows.append(
                 torch.cat(
                     [local[j] if i == j else blocks[i] @ compressors[i] for i in range(self.world_size)], 1
