@@ -18,6 +18,8 @@ from services.database import Database
 from services.errors import ServiceError
 from services.settings import Settings
 
+log = logging.getLogger("ghostwatt")
+
 GRACEFUL_S = 5
 """Seconds that open requests have once the service is told to end."""
 
@@ -31,8 +33,9 @@ commands.add_typer(key_commands, name="keys")
 class PatientServer(uvicorn.Server):
     """A server that a second ctrl-c doesn't keep from shutting down in order: that is what ends Ray."""
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn's signature
         """Notes a signal, however often it comes, as a request to end."""
+        log.info("ending: got signal %d", sig)
         self.should_exit = True
 
 
@@ -60,7 +63,7 @@ def serve(
     settings = read_settings()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     with listening_socket(settings) as listener:
-        # Bound before anything is started: a taken port must not cost a Ray head, and port 0 is known from here on.
+        # Bound before anything starts: a taken port must not cost a Ray head, and port 0 is known now.
         port = int(listener.getsockname()[1])
         if port != settings.port:
             settings = Settings(**settings.model_dump(exclude_unset=True) | {"port": port})

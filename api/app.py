@@ -39,8 +39,8 @@ def create_app(settings: Settings, *, background: Background | None = None) -> F
         background: What dispatches experiments while the app is up; None serves only.
 
     Returns:
-        An app whose lifespan opens the database, migrates it and starts `background`, and ends them in reverse;
-        it raises `RefusedToStart` for an address that others can reach while no admin key exists.
+        An app whose lifespan opens the database, migrates it and starts `background`, and ends them in
+        reverse; it raises `RefusedToStart` for an address that others can reach while no admin key exists.
     """
     app = FastAPI(
         title="Ghostwatt",

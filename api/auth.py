@@ -61,8 +61,8 @@ def authorize(request: Request, _bearer: Annotated[object, Depends(bearer)] = No
     """Lets a request through or raises.
 
     Returns:
-        Who asks; None where that isn't known yet: at addresses that need nothing, and for `ingest`, whose token
-        is checked by `authorize_ingest` once the experiment is known.
+        Who asks; None where that isn't known yet: at addresses that need nothing, and for `ingest`, whose
+        token is checked by `authorize_ingest` once the experiment is known.
 
     Raises:
         Unauthorized: No key where one is needed, or an invalid one.

@@ -6,10 +6,10 @@ from phantom_core.checks import Capacity
 
 
 class Background(Protocol):
-    """A worker beside the web server; `services.dispatcher.Dispatcher` is the real one, tests bring their own."""
+    """A worker beside the web server: `services.dispatcher.Dispatcher`, or a test's own."""
 
     def start(self) -> None:
-        """Starts working in threads or processes of its own; returns soon, or raises if it can't work at all."""
+        """Starts working in threads or processes of its own; returns soon, or raises if it never can."""
 
     def stop(self) -> None:
         """Ends everything that `start` began and waits until it is gone; safe to call twice."""

@@ -1,4 +1,4 @@
-"""From a request's body to a spec: JSON or YAML by content type, never trusted to be small, flat or finite."""
+"""From a request's body to a spec: JSON or YAML by content type, not trusted to be small, flat or finite."""
 
 import email.message
 from typing import Annotated, Any, TypeVar
@@ -16,7 +16,7 @@ YAML_TYPES = frozenset({"application/yaml", "application/x-yaml", "text/yaml", "
 MAX_YAML_BYTES = 256 * 1024
 """YAML is parsed in Python, at about 100 kB a second; what is longer can be sent as JSON."""
 MAX_YAML_NODES = 200_000
-"""Most nodes of a YAML document once its aliases are expanded: nine lines of aliases can stand for billions."""
+"""Most nodes of a YAML document with its aliases written out: nine lines can stand for billions."""
 
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -94,7 +94,7 @@ def invalid_document(error: ValidationError) -> ApiError:
 
 
 def _from_json(body: bytes) -> Any:
-    """JSON by Pydantic's parser: bounded nesting, no lone surrogates; NaN is left for the model to refuse by field."""
+    """JSON by Pydantic's parser: bounded nesting, no lone surrogates; the model refuses NaN by field."""
     try:
         return pydantic_core.from_json(body, allow_inf_nan=True, cache_strings="keys")
     except ValueError as error:

@@ -24,7 +24,7 @@ LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a bind address can be reached from its own machine only (`0.0.0.0` and `::` can be from anywhere)."""
+    """Whether a bind address can be reached from its own machine only; `0.0.0.0` and `::` can from others."""
     if host == "localhost":
         return True
     try:
@@ -65,6 +65,7 @@ class Doors:
         self.hosts = None if hosts is None else {host.lower() for host in hosts} | LOOPBACK_NAMES
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers the request, or refuses it."""
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
@@ -87,7 +88,8 @@ class Doors:
             return ApiError(
                 421,
                 "unknown-host",
-                f"this service does not answer to the name {shown(host)}; add it to GHOSTWATT_ALLOWED_HOSTS if it should",
+                f"this service does not answer to the name {shown(host)}; "
+                "if it should, add it to GHOSTWATT_ALLOWED_HOSTS",
             )
         if scope.get("method", "GET") in SAFE_METHODS and scope["type"] == "http":
             return None

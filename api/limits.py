@@ -39,6 +39,7 @@ class RequestLimits:
         self.body_pause_s = body_pause_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers the request, or refuses it."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return

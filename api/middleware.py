@@ -1,4 +1,4 @@
-"""What every request and every answer gets: an id, the security headers, one log line, and a problem if all else fails.
+"""What every request and answer gets: an id, the security headers, a log line, a problem if all else fails.
 
 A pure ASGI class, so that streams stay streams. It is the outermost one.
 """
@@ -33,7 +33,7 @@ SECURITY_HEADERS = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     "Cache-Control": "no-store",
 }
-"""Set unless the answer sets its own. What is known changes from second to second, so nothing is cached unasked."""
+"""Set unless the answer sets its own. What is known changes by the second, so nothing is cached unasked."""
 
 access_log = logging.getLogger("ghostwatt.access")
 error_log = logging.getLogger("ghostwatt.api")
@@ -46,6 +46,7 @@ class RequestContext:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers the request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return

@@ -14,11 +14,11 @@ Submit an experiment (`POST /v1/experiments`), watch it (`GET /v1/experiments/{i
 
 - **Errors** are problem documents (RFC 9457, `application/problem+json`) with a stable `code`, and `errors`
   that name the fields, their values and the way out.
-- **Floats** that JSON has no numbers for travel as the strings `"NaN"`, `"Infinity"` and `"-Infinity"`; null means
-  that a value isn't known, and a reason stands beside it.
+- **Floats** that JSON has no numbers for are null, and `non_finite` beside them says which (`nan`, `inf`,
+  `-inf`). Any other null means that a value isn't known; a reason stands beside it.
 - **Energy** is in millijoules (`_mj`), power in milliwatts (`_mw`), time in seconds (`_s`) or UTC.
-- **Keys**: on loopback none is needed unless `GHOSTWATT_REQUIRE_KEYS=1`; on every other address each request carries
-  `Authorization: Bearer KEY`. `x-ghostwatt-scope` says which scope an address needs.
+- **Keys**: on loopback none is needed unless `GHOSTWATT_REQUIRE_KEYS=1`; on every other address each request
+  carries `Authorization: Bearer KEY`. `x-ghostwatt-scope` says which scope an address needs.
 - **Retries**: send an `Idempotency-Key` with a submission and it is made once, however often it is sent.
 - **Every answer** carries `X-Request-ID`; reads carry an `ETag` and answer 304 to `If-None-Match`.
 """

@@ -30,10 +30,14 @@ from client.rendering import (
 from client.service_commands import key_commands, run_service
 from phantom_core.spec import parse_document
 
-EPILOG = """Exit codes: 0 done (of watch, submit --wait and demo: the experiment succeeded); 1 the experiment failed, was
-cancelled or lost; 2 the command line or the spec is wrong; 3 no service answers, or it could not be started; 4 there is
-no verdict; 5 the service refused (unknown id, missing key, wrong state); 6 the service met an error of its own; 7 --timeout
-passed; 130 ctrl-c; 143 SIGTERM. Variables: GHOSTWATT_URL, the service's address; GHOSTWATT_API_KEY, the key to send."""
+EPILOG = """\
+Exit codes: 0 done (of watch, submit --wait and demo: the experiment succeeded); 1 the experiment failed, was
+cancelled or lost; 2 the command line or the spec is wrong; 3 no service answers, or none could be started;
+4 no verdict; 5 the service refused (unknown id, missing key, wrong state); 6 the service met an error
+of its own; 7 --timeout passed; 130 ctrl-c; 143 SIGTERM.
+
+Variables: GHOSTWATT_URL, the service's address; GHOSTWATT_API_KEY, the key to send.
+"""
 
 app = typer.Typer(
     help="How many joules a way of splitting a large feed-forward network costs, and how many another saves.",
@@ -210,7 +214,7 @@ def validate(
 def cancel(
     experiment_id: ExperimentId, as_json: AsJson = False, url: Url = DEFAULT_URL, api_key: ApiKey = None
 ) -> None:
-    """Asks an experiment to end; it is cancelled once its job has stopped."""
+    """Asks an experiment to end. It is cancelled once its job has stopped."""
     with GhostwattClient(url, api_key) as client:
         answer = client.cancel(experiment_id)
     _print_json(answer) if as_json else print(f"{answer.id} will be cancelled; it is {answer.state} now")
@@ -249,7 +253,7 @@ def serve(
         Path | None, typer.Option(help="Folder for everything that the service keeps.")
     ] = None,
 ) -> ExitCode:
-    """Serves until ctrl-c, with a Ray head of its own unless RAY_ADDRESS names a cluster."""
+    """Serves until ctrl-c. Starts a Ray head of its own unless RAY_ADDRESS names a cluster."""
     return run_service(host, port, data_dir)
 
 
@@ -261,7 +265,8 @@ def demo(
         Path | None, typer.Option(help="Folder to keep everything in; a new one under .ghostwatt by default.")
     ] = None,
 ) -> ExitCode:
-    """Starts a service, runs tensor against phantom parallelism on real data, prints the answer, serves on."""
+    """Answers one question from nothing. Starts a service, runs tensor against phantom parallelism and its
+    controls on real data, prints the comparison, and serves on until ctrl-c."""
     folder = demonstration.new_data_dir() if data_dir is None else data_dir.absolute()
     return demonstration.run_demo(demonstration.Demo(folder, once), Console())
 

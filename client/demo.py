@@ -1,7 +1,7 @@
 """`ghostwatt demo`: starts a service of its own, runs one experiment on it, and says what came out.
 
-Ctrl-c and SIGTERM are looked at between steps (`stopping`), and whatever happens, the service is ended with all
-that it started (`service_process`) before this returns.
+Ctrl-c and SIGTERM are looked at between steps (`stopping`), and whatever happens, the service is ended with
+all that it started (`service_process`) before this returns.
 """
 
 import contextlib
@@ -42,6 +42,9 @@ OVERRIDDEN = (
 """Settings that the demo makes itself; what the environment says of them is meant for another service."""
 
 
+MakeService = Callable[[dict[str, str], Path], ServiceProcess]
+
+
 @dataclass(frozen=True)
 class Demo:
     """How the demo is run."""
@@ -63,22 +66,25 @@ def new_data_dir(parent: Path = Path(".ghostwatt")) -> Path:
     return Path(tempfile.mkdtemp(prefix=f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}-", dir=parent)).absolute()
 
 
-def run_demo(
-    demo: Demo, console: Console, *, make_service: Callable[[dict[str, str], Path], ServiceProcess]
-) -> ExitCode:
+def start_service(environment: dict[str, str], log: Path) -> ServiceProcess:
+    """The real service."""
+    return ServiceProcess(environment, log=log)
+
+
+def run_demo(demo: Demo, console: Console, *, make_service: MakeService | None = None) -> ExitCode:
     """Runs the demo.
 
     Args:
         demo: How.
         console: Where it talks.
-        make_service: Makes the service's process of its environment and log file.
+        make_service: Makes the service's process of its environment and log file; None the real one.
 
     Returns:
         OK after the answer; otherwise why there is none.
     """
     with stop_requests() as stop:
         try:
-            return _serve_and_answer(demo, console, stop, make_service)
+            return _serve_and_answer(demo, console, stop, make_service or start_service)
         except Stopped as stopped:
             console.print("stopped before the answer; nothing is left running")
             terminated = stopped.signal_number == signal.SIGTERM
@@ -89,7 +95,7 @@ def _serve_and_answer(
     demo: Demo,
     console: Console,
     stop: StopRequest,
-    make_service: Callable[[dict[str, str], Path], ServiceProcess],
+    make_service: MakeService,
 ) -> ExitCode:
     port = free_port(PREFERRED_PORT)
     url = f"http://127.0.0.1:{port}"
@@ -191,7 +197,7 @@ def _log_end(service: ServiceProcess) -> str:
 
 
 def _leave_cancelled(client: GhostwattClient, experiment_id: str) -> None:
-    """Writes the intent down, so that the database that stays behind tells the truth; it may be too late for that."""
+    """Writes the intent down, so that the database that stays behind tells the truth if there is time."""
     with contextlib.suppress(GhostwattError):
         client.cancel(experiment_id)
 

@@ -130,8 +130,8 @@ class Http:
         if isinstance(error, httpx.TimeoutException):
             return ServiceUnreachable(f"the service at {self.url} did not answer in time")
         return ServiceUnreachable(
-            f"no service answers at {self.url} ({error}); start one with `ghostwatt serve`, or say where it is "
-            "with --url or GHOSTWATT_URL"
+            f"no service answers at {self.url} ({error}); start one with `ghostwatt serve`, or say where it "
+            "is with --url or GHOSTWATT_URL"
         )
 
 
@@ -139,7 +139,8 @@ def _error(response: httpx.Response) -> GhostwattError:
     problem = _problem(response)
     if problem is None:
         return ServiceFailed(
-            f"{response.request.url} answered {response.status_code} without a problem document; is that Ghostwatt?"
+            f"{response.request.url} answered {response.status_code} without a problem document; "
+            "is that Ghostwatt?"
         )
     if problem.code in BAD_SPEC_CODES:
         return BadSpec(problem)

@@ -1,7 +1,7 @@
-"""What the service answers, as the client reads it. Fields that this version does not know are kept.
+"""What the service answers, as the client reads it; fields that this version does not know are kept.
 
-Energies are in millijoules (`_mj`), times in seconds (`_s`) or UTC. Unknown is None; a float that isn't finite is
-None with its name (`nan`, `inf`, `-inf`) in `non_finite`. `tests/client` holds these to the service's own views.
+Energies are in millijoules (`_mj`), times in seconds (`_s`) or UTC. Unknown is None; a float that is not
+finite is None with its name (`nan`, `inf`, `-inf`) in `non_finite`. Tests hold these to the service's views.
 """
 
 from datetime import datetime
@@ -192,7 +192,7 @@ class PowerHistory(Answer):
 
 
 class MetricComparison(Answer):
-    """One arm against the baseline in one metric, paired by round; the interval is a 95 % bootstrap interval."""
+    """One arm against the baseline in one metric, paired by round, with a 95 % interval of the ratio."""
 
     metric: str
     is_primary: bool

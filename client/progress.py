@@ -117,7 +117,7 @@ def state_text(experiment: Experiment) -> Text:
 
 
 def run_text(run: Run) -> Text:
-    """One ended run on one line: energy and seconds to the target where it was reached, else of its training."""
+    """One ended run on one line: energy and seconds to the target where it was reached, else of training."""
     text = Text(f"round {run.round}  {run.arm}  ") + Text(run.state, STATE_STYLES.get(run.state, ""))
     if run.state != "succeeded":
         return text + Text(f": {run.message or run.reason or 'no reason given'}")

@@ -91,7 +91,7 @@ def method_label(comparison: Comparison) -> str:
 
 
 def answer_sentences(comparison: Comparison) -> list[str]:
-    """One sentence per arm of the user's own (controls are in the table); all arms if there are only controls."""
+    """One sentence per arm of the user's own; the controls are in the table, unless there is nothing else."""
     own = [arm for arm in comparison.arms if not arm.control_of] or list(comparison.arms)
     label = f" [{ESTIMATE_LABEL}]" if comparison.estimated else ""
     return [arm.primary.sentence + label for arm in own]
@@ -188,11 +188,10 @@ def runs_table(runs: Sequence[Run]) -> Table:
 
 def validation_table(validation: Validation) -> RenderableType:
     """What a spec would need, arm by arm, and what is wrong with it."""
-    parts: list[RenderableType] = []
-    for problem in validation.problems:
-        parts.append(Text(f"error: {problem.field}: {problem.message}", "red"))
-    for warning in validation.warnings:
-        parts.append(Text(f"warning: {warning.field}: {warning.message}", "yellow"))
+    parts: list[RenderableType] = [
+        *(Text(f"error: {problem.field}: {problem.message}", "red") for problem in validation.problems),
+        *(Text(f"warning: {warning.field}: {warning.message}", "yellow") for warning in validation.warnings),
+    ]
     if validation.arms:
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         table.add_column("arm")

@@ -13,7 +13,7 @@ from client.service_process import ServiceProcess, service_environment
 from client.stopping import Stopped, stop_requests
 
 key_commands = typer.Typer(
-    no_args_is_help=True, help="Makes, lists and revokes API keys, on the machine of the service's database."
+    no_args_is_help=True, help="Makes, lists and revokes API keys. Works on the service's database itself."
 )
 
 

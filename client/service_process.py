@@ -1,4 +1,4 @@
-"""The service as a child of the command: started in a group of its own, ended gently, and never left behind."""
+"""The service as a child of the command: started in a session of its own, ended gently, never left behind."""
 
 import contextlib
 import os
@@ -54,7 +54,7 @@ def service_environment(
 class ServiceProcess:
     """`python -m api serve` as a context manager.
 
-    The child leads a session of its own, so a ctrl-c of the terminal reaches it only through `stop`, once. Its
+    The child leads a session of its own, so a ctrl-c of the terminal reaches it only through `stop`. Its
     standard input is a pipe that closes when this process ends, however it ends: the child then ends as well.
     """
 
@@ -125,7 +125,7 @@ class ServiceProcess:
         return "\n".join(lines[-count:])
 
     def stop(self) -> None:
-        """Asks the child to end, waits, and kills what is left of it and its descendants; safe to call twice."""
+        """Asks the child to end, waits, and kills what is left of it and its own; safe to call twice."""
         process = self._process
         if process is None:
             return

@@ -49,10 +49,10 @@ class StopRequest:
 
 @contextmanager
 def stop_requests() -> Iterator[StopRequest]:
-    """Turns SIGINT, SIGTERM and SIGHUP into a `StopRequest` inside the block, and back into what they were after it."""
+    """Turns SIGINT, SIGTERM and SIGHUP into a `StopRequest` for as long as the block lasts."""
     request = StopRequest()
 
-    def note(number: int, frame: FrameType | None) -> None:
+    def note(number: int, _frame: FrameType | None) -> None:
         request.signal_number = request.signal_number or number
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -1,4 +1,4 @@
-"""Pages for people: Jinja templates (autoescaped), one style sheet, no script of our own but what starts Swagger UI."""
+"""Pages for people: autoescaped Jinja templates, one style sheet, no script but what starts Swagger UI."""
 
 import importlib.util
 from collections.abc import Mapping

@@ -104,7 +104,7 @@ def submit(
             min_length=1,
             max_length=255,
             pattern=r"^[\x21-\x7e]*$",
-            description="Any text of your own: a repeat with the same key and body gives the same experiment.",
+            description="Text of your own: a repeat with the same key and body gives the same experiment.",
         ),
     ] = None,
 ) -> Response:

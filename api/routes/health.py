@@ -42,7 +42,7 @@ class Readiness(View):
     """Whether the service can do its work."""
 
     status: Literal["ready", "degraded", "unready"]
-    """`ready`: all is well; `degraded`: it accepts and answers, but no experiment can run now; `unready`: neither."""
+    """`ready`; `degraded`: it accepts and answers, but no experiment can run now; `unready`: neither."""
     checks: list[Check] = Field(
         examples=[[{"name": "database", "ok": True, "needed": True, "detail": "it answers"}]]
     )
@@ -62,7 +62,7 @@ async def healthz() -> Response:
     responses={503: {"model": Readiness, "description": "unready"}},
 )
 def readyz(context: ContextDependency) -> Response:
-    """Looks at the database, its migrations, the dispatcher's heartbeat and the cluster: 200 if ready or degraded, else 503."""
+    """Looks at database, migrations, dispatcher and cluster: 200 if ready or degraded, else 503."""
     checks = [*_database_checks(context), *_background_checks(context)]
     broken = [check for check in checks if not check.ok]
     status: Literal["ready", "degraded", "unready"] = "ready"

@@ -11,6 +11,7 @@ from api.responses import answer
 from api.routes.experiments import ExperimentId
 from phantom_core.protocol import Assignment, EventBatch
 from services import assignments, ingest
+from services.views import IngestResult
 
 router = APIRouter(prefix="/internal/v1", tags=["internal"])
 
@@ -29,7 +30,7 @@ def assignment(request: Request, experiment_id: ExperimentId, context: ContextDe
 
 @router.post(
     "/events",
-    response_model=ingest.IngestResult,
+    response_model=IngestResult,
     openapi_extra={
         **needs("ingest"),
         "requestBody": {

@@ -23,7 +23,7 @@ router = APIRouter(tags=["experiments"])
 def validate_spec(request: Request, body: RawBody, context: ContextDependency) -> Response:
     """Checks a spec and says what it would take.
 
-    A document that is no spec at all is a 422; a spec that can't run as it is gets 200 with `valid: false` and its
-    problems, beside what could be computed.
+    A document that is no spec at all is a 422; a spec that can't run as it is gets 200 with `valid: false`
+    and its problems, beside what could be computed.
     """
     return answer(validate(parse_spec(request, body), context.capacity()))
