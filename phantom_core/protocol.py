@@ -39,6 +39,7 @@ class Reason(StrEnum):
     SILENCE_DEADLINE = "silence_deadline"
     DEADLINE = "deadline"
     ALL_RUNS_FAILED = "all_runs_failed"
+    ENERGY_UNKNOWN = "energy_unknown"
 
 
 Phase = Literal["idle_before", "setup", "training", "evaluation", "steady", "waiting", "idle_after"]

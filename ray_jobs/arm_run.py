@@ -20,7 +20,7 @@ from phantom_core.protocol import (
     RunStarted,
 )
 from phantom_core.spec import MeasurementSpec
-from phantom_core.stopping import StopState, decide, next_interval
+from phantom_core.stopping import Stop, StopReason, StopState, decide, next_interval
 from phantom_core.tasks import Dataset
 from phantom_core.training import Trainer
 from ray_jobs.ranks import Team
@@ -47,6 +47,14 @@ class Share:
     reads_meter: bool
     energy_mj: float | None
     training_s: float
+
+
+@dataclass(frozen=True)
+class MeasuredCosts:
+    """What one rank's trainer counted; None where it could not."""
+
+    peak_memory_bytes: int | None
+    bytes_sent_per_step: int | None
 
 
 @dataclass(frozen=True)
@@ -123,10 +131,10 @@ class ArmRun:
                 Reason.ARM_ERROR, f"rank {self._team.rank}: {type(error).__name__}: {_first_line(error)}"
             )
         failures = [told for told in self._team.gather(failure) if told is not None]
-        peaks = self._team.gather(self._trainer.peak_memory_bytes() if self._trainer else None)
+        costs = self._team.gather(self._measured_costs())
         if failures:
             outcome = "failed"
-        self._emit_once(self._finished(outcome, failures, message, peaks))
+        self._emit_once(self._finished(outcome, failures, message, costs))
         if self._trainer is not None:
             self._trainer.close()
         return outcome
@@ -159,7 +167,7 @@ class ArmRun:
                 ),
             )
             if stop is not None:
-                return ("diverged" if stop.diverged else "succeeded"), stop.message
+                return _outcome(stop), stop.message
             steps = next_interval(rule, self._planned.training.evaluation_interval, state.step)
             with self._clock.window("training") as window:
                 window.steps = steps
@@ -223,7 +231,7 @@ class ArmRun:
         outcome: RunOutcome,
         failures: list[Failure],
         message: str | None,
-        peaks: list[int | None],
+        costs: list[MeasuredCosts],
     ) -> RunFinished:
         state, rule, trainer = self._state, self._planned.training.stop, self._trainer
         reached = (
@@ -231,11 +239,12 @@ class ArmRun:
             and state.evaluation_loss is not None
             and state.evaluation_loss <= rule.target_loss
         )
-        reason = Reason.NON_FINITE_LOSS if outcome == "diverged" else None
+        reason = _REASONS.get(outcome)
         if failures:
             reason, message = failures[0].reason, failures[0].message
-        known_peaks = [peak for peak in peaks if peak is not None]
-        cost = arm_cost(self._planned, self._dataset.shape, self._dataset.placement)
+        peaks = [cost.peak_memory_bytes for cost in costs if cost.peak_memory_bytes is not None]
+        sent = [cost.bytes_sent_per_step for cost in costs if cost.bytes_sent_per_step is not None]
+        formula = arm_cost(self._planned, self._dataset.shape, self._dataset.placement)
         return RunFinished(
             outcome=outcome,
             reason=reason,
@@ -251,10 +260,15 @@ class ArmRun:
             step_mode=trainer.step_mode if trainer else None,
             step_mode_reason=trainer.step_mode_reason if trainer else None,
             parameters=trainer.parameters_total if trainer else None,
-            peak_memory_bytes=max(known_peaks) if known_peaks else None,
-            flops_per_step=cost.step_flops,
-            bytes_sent_per_step=cost.bytes_sent_per_step,
+            peak_memory_bytes=max(peaks) if peaks else None,
+            flops_per_step=formula.step_flops,
+            bytes_sent_per_step=sum(sent) if len(sent) == self._team.size else None,
         )
+
+    def _measured_costs(self) -> MeasuredCosts:
+        if self._trainer is None:
+            return MeasuredCosts(None, None)
+        return MeasuredCosts(self._trainer.peak_memory_bytes(), self._trainer.bytes_sent_per_step)
 
     def _emit_once(self, payload: Payload) -> None:
         if self._team.rank == 0:
@@ -264,6 +278,18 @@ class ArmRun:
     def _ready(self) -> Trainer:
         assert self._trainer is not None, "training comes after set-up"
         return self._trainer
+
+
+_REASONS: dict[RunOutcome, Reason] = {
+    "diverged": Reason.NON_FINITE_LOSS,
+    "failed": Reason.ENERGY_UNKNOWN,  # the only failure that is no error: the rule could not be watched
+}
+
+
+def _outcome(stop: Stop) -> RunOutcome:
+    if stop.diverged:
+        return "diverged"
+    return "failed" if stop.reason is StopReason.ENERGY_UNKNOWN else "succeeded"
 
 
 def _add(total: float | None, more: float | None) -> float | None:

@@ -1,0 +1,68 @@
+"""Writes a benchmark's rows with what a reader needs to judge them: card, versions, date, command."""
+
+import json
+import platform
+import shlex
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def record(path: Path, rows: Sequence[dict[str, Any]], device: torch.device | None = None) -> None:
+    """Writes one JSON file.
+
+    Args:
+        path: Where; folders are made.
+        rows: What was measured, units in the names.
+        device: The card that was measured on; None for a benchmark without one.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    document = {
+        "benchmark": Path(sys.argv[0]).stem,
+        "command": shlex.join([Path(sys.executable).name, *sys.argv]),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        **surroundings(device),
+        "rows": list(rows),
+    }
+    path.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def surroundings(device: torch.device | None) -> dict[str, Any]:
+    """Card, driver and versions."""
+    about: dict[str, Any] = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "machine": platform.machine(),
+        "cpus": _cpus(),
+    }
+    if device is not None and device.type == "cuda":
+        about |= {
+            "card": torch.cuda.get_device_name(device),
+            "cards": torch.cuda.device_count(),
+            "cuda": torch.version.cuda,
+            "driver": _driver(),
+        }
+    return about
+
+
+def _cpus() -> int:
+    import os
+
+    return len(os.sched_getaffinity(0))
+
+
+def _driver() -> str | None:
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        try:
+            return str(pynvml.nvmlSystemGetDriverVersion())
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return None

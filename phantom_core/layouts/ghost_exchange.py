@@ -1,0 +1,159 @@
+"""The fused ghost exchange over NVLink: one kernel stores to every peer, signals, waits and collects.
+
+For small ghosts an NCCL collective costs some 17 microseconds whatever it carries; a store to a peer's memory and a
+flag cost a few. Memory comes from PyTorch's symmetric memory; NVLink multicast is not used. Where peers can't
+reach each other, or without CUDA or Triton, there is no exchange and `reason` says why; the layout then uses NCCL.
+"""
+
+import logging
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+log = logging.getLogger(__name__)
+
+MOST_BLOCKS = 64
+"""Programs of one exchange at most; a conversation each."""
+TILE_BYTES = 16_384
+"""Largest tile that one program sends to one peer."""
+SMALLEST_TILE = 1_024
+"""Elements; with 128 threads that is 16 bytes each in bfloat16."""
+THREAD_WARPS = 4
+
+
+@dataclass(frozen=True)
+class ExchangeChoice:
+    """Which exchange a group uses."""
+
+    exchange: "SymmetricExchange | None"
+    """The fused one, or None for NCCL or gloo."""
+    reason: str
+    """Why."""
+
+
+def choose_exchange(group: dist.ProcessGroup | None, device: torch.device) -> ExchangeChoice:
+    """Sets up the fused exchange if every rank of the group can use it; all ranks must call it, all get the same answer.
+
+    Args:
+        group: The ranks; None for one rank alone.
+        device: This rank's device.
+    """
+    if group is None or dist.get_world_size(group) == 1:
+        return ExchangeChoice(None, "one rank exchanges nothing")
+    if device.type != "cuda":
+        return ExchangeChoice(None, f"the fused exchange needs CUDA, this rank computes on {device.type}")
+    problem = _problem(group, device)
+    exchange = None
+    if _all_well(problem is None, group, device):
+        try:
+            exchange = SymmetricExchange(group, device)
+        except (RuntimeError, ImportError, AttributeError, TypeError) as error:
+            problem = f"symmetric memory can't be set up: {(str(error).splitlines() or [''])[0][:200]}"
+    if not _all_well(exchange is not None, group, device):
+        reason = problem or "another rank of the group can't use symmetric memory"
+        log.info("ghosts travel by NCCL: %s", reason)
+        return ExchangeChoice(None, reason)
+    return ExchangeChoice(exchange, "every rank reaches every other's memory")
+
+
+class SymmetricExchange:
+    """All-gather and reduce-scatter of ghosts in one kernel each, capturable in a CUDA graph.
+
+    Calls of all ranks must come in the same order, as with any collective; one object serves all layers of a model.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
+        """Allocates the arena on every rank of the group.
+
+        Raises:
+            RuntimeError: Peers' memory can't be mapped.
+            ImportError: Triton is missing.
+        """
+        import torch.distributed._symmetric_memory as symmetric
+
+        from phantom_core.layouts import ghost_kernels
+
+        self._kernels = ghost_kernels
+        self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
+        size = 2 * MOST_BLOCKS * self.world_size * TILE_BYTES
+        self._arena = symmetric.empty(size, dtype=torch.uint8, device=device)
+        self._handle = symmetric.rendezvous(self._arena, group=group)
+        if self._handle is None or self._handle.signal_pad_size < 4 * MOST_BLOCKS * self.world_size:
+            raise RuntimeError(f"the signal pad is too small for {self.world_size} ranks")
+        self._epochs = torch.zeros(MOST_BLOCKS, dtype=torch.int32, device=device)
+        self._handle.get_signal_pad(self.rank).zero_()
+        torch.cuda.synchronize(device)
+        dist.barrier(group, device_ids=[device.index])
+
+    def carries(self, ghosts: torch.Tensor) -> bool:
+        """Whether ghosts (k, b) fit; larger ones are NCCL's business, whose bandwidth is better."""
+        return ghosts.numel() * ghosts.element_size() <= MOST_BLOCKS * TILE_BYTES
+
+    def gather(self, own: torch.Tensor, gathered: torch.Tensor) -> None:
+        """Every rank's own (k, b) into the others' gathered ((p-1) k, b), in block order, on the current stream."""
+        tile = _tile(own)
+        self._kernels.gather_ghosts[(_blocks(own, tile),)](
+            own,
+            gathered,
+            self._handle.buffer_ptrs_dev,
+            self._handle.signal_pad_ptrs_dev,
+            self._epochs,
+            own.numel(),
+            rank=self.rank,
+            world=self.world_size,
+            tile=tile,
+            most=MOST_BLOCKS,
+            tile_bytes=TILE_BYTES,
+            num_warps=THREAD_WARPS,
+        )
+
+    def reduce(self, contributions: torch.Tensor, own: torch.Tensor) -> None:
+        """Sums over ranks the blocks of contributions ((p-1) k, b) that are meant for this one into own (k, b)."""
+        tile = _tile(own)
+        self._kernels.reduce_ghosts[(_blocks(own, tile),)](
+            contributions,
+            own,
+            self._handle.buffer_ptrs_dev,
+            self._handle.signal_pad_ptrs_dev,
+            self._epochs,
+            own.numel(),
+            rank=self.rank,
+            world=self.world_size,
+            tile=tile,
+            most=MOST_BLOCKS,
+            tile_bytes=TILE_BYTES,
+            sum_in_double=own.dtype == torch.float64,
+            num_warps=THREAD_WARPS,
+        )
+
+
+def _tile(own: torch.Tensor) -> int:
+    """Elements per program: a power of two, so that no more programs run than there are conversations."""
+    tile = SMALLEST_TILE
+    while _blocks(own, tile) > MOST_BLOCKS:
+        tile *= 2
+    return tile
+
+
+def _blocks(own: torch.Tensor, tile: int) -> int:
+    return -(-own.numel() // tile)
+
+
+def _problem(group: dist.ProcessGroup, device: torch.device) -> str | None:
+    """What keeps this rank from the fused exchange, as far as it can see alone."""
+    if dist.get_backend(group) != "nccl":
+        return f"the group's backend is {dist.get_backend(group)}, not nccl"
+    try:
+        import triton  # noqa: F401
+    except ImportError:
+        return "Triton is not installed"
+    if torch.cuda.get_device_capability(device)[0] < 8:
+        return "the fused exchange needs compute capability 8.0 or newer"
+    return None
+
+
+def _all_well(here: bool, group: dist.ProcessGroup, device: torch.device) -> bool:
+    vote = torch.tensor([int(here)], device=device)
+    dist.all_reduce(vote, op=dist.ReduceOp.MIN, group=group)
+    return bool(vote.item())
