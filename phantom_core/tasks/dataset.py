@@ -113,7 +113,7 @@ class Scaling:
     mean: npt.NDArray[np.float64]
     """(columns,)."""
     std: npt.NDArray[np.float64]
-    """(columns,); 1 where a column is constant, so that it becomes 0."""
+    """(columns,); infinite where a column never varies, so that it becomes 0, in the evaluation rows too."""
 
     @classmethod
     def of(cls, train: npt.NDArray[np.floating]) -> "Scaling":
@@ -123,9 +123,9 @@ class Scaling:
         """
         mean = np.asarray(np.nanmean(train, axis=0, dtype=np.float64))
         std = np.asarray(np.nanstd(train, axis=0, dtype=np.float64))
-        # A constant column's std is rounding error, not 0: dividing by it would blow that error up to 1.
-        constant = std <= 1e-12 * np.abs(mean)
-        return cls(mean=mean, std=np.where(constant | (std == 0), 1.0, std))
+        # Not by std == 0: a constant column's is rounding error, and dividing by it would blow that up to 1.
+        constant = np.nanmin(train, axis=0) == np.nanmax(train, axis=0)
+        return cls(mean=mean, std=np.where(constant, np.inf, std))
 
     def apply(self, table: npt.NDArray[np.floating]) -> FloatArray:
         """(table - mean) / std, as float32; (rows, columns) to (rows, columns)."""

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import numpy.typing as npt
 
 from phantom_core.spec import TeacherTask
 from phantom_core.task_shapes import task_shape
@@ -56,7 +57,7 @@ def load_teacher(task: TeacherTask) -> Dataset:
 def mixing_weights(task: TeacherTask) -> FloatTable:
     """The mix (latents, F): a column's few weights lie on the grid, their squares sum to nearly 1."""
     window = mixing_window(task.latents)
-    draws = on_grid(Deviates(task.seed, "teacher mix").draw(task.features, window))
+    draws = on_grid(_nonzero(Deviates(task.seed, "teacher mix").draw(task.features, window)))
     norms = np.sqrt((draws * draws).sum(axis=1, keepdims=True))
     first = np.arange(task.features) * task.latents // task.features
     sources = (first[:, None] + np.arange(window)) % task.latents
@@ -91,14 +92,21 @@ def _features(task: TeacherTask, latents: FloatTable) -> FloatArray:
 
 def _answers(task: TeacherTask, latents: FloatTable) -> FloatTable:
     """The teacher's outputs (rows, outputs) on the grid: hidden layers of leaky ReLU, then a linear layer."""
-    draw = Deviates(task.seed, "teacher weights").draw
+    deviates = Deviates(task.seed, "teacher weights")
     hidden = latents
     for _ in range(task.teacher_depth):
-        weights = on_grid(draw(hidden.shape[1], task.teacher_width) / np.float32(math.sqrt(hidden.shape[1])))
-        hidden = _rescaled(hidden @ weights)
+        hidden = _rescaled(hidden @ _weights(deviates, hidden.shape[1], task.teacher_width))
         hidden = on_grid(np.maximum(hidden, _LEAK * hidden))
-    weights = on_grid(draw(hidden.shape[1], task.outputs) / np.float32(math.sqrt(hidden.shape[1])))
-    return _rescaled(hidden @ weights)
+    return _rescaled(hidden @ _weights(deviates, hidden.shape[1], task.outputs))
+
+
+def _weights(deviates: Deviates, inputs: int, outputs: int) -> FloatTable:
+    return on_grid(_nonzero(deviates.draw(inputs, outputs)) / np.float32(math.sqrt(inputs)))
+
+
+def _nonzero(draws: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """With 1 for 0, which is one draw in 400 and would cut the only connection of a width-1 layer."""
+    return np.where(draws == 0, np.float32(1), draws)
 
 
 def _rescaled(values: FloatTable) -> FloatTable:

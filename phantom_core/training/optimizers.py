@@ -58,7 +58,7 @@ class WeightUpdate:
                 torch._foreach_copy_(rounded, masters)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """What steps change and later steps depend on (weights, masters, state), by stable names; no copies."""
+        """What steps change and later steps depend on (weights, masters, state), by stable names."""
         tensors = {}
         for index, (weight, master) in enumerate(zip(self._weights, self._masters, strict=True)):
             tensors[f"{index}.weight"] = weight.detach()
