@@ -5,6 +5,7 @@ nothing is ever unpickled, and no message quotes the file's contents or its plac
 """
 
 import difflib
+import re
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -85,22 +86,16 @@ def _read_parquet(stream: BinaryIO, names: Sequence[str]) -> Columns:
 
 
 def _read_csv(stream: BinaryIO, names: Sequence[str]) -> Columns:
-    uneven: list[str] = []
-
-    def note(row: Any) -> str:
-        uneven.append(f"a row has {row.actual_columns} of {row.expected_columns} columns")
-        return "error"
-
-    parse = csv.ParseOptions(invalid_row_handler=note)
     try:
-        with csv.open_csv(stream, parse_options=parse) as reader:
+        with csv.open_csv(stream) as reader:
             header = reader.schema.names
         _require(names, header)
         stream.seek(0)
-        convert = csv.ConvertOptions(include_columns=list(names))
-        table = csv.read_csv(stream, parse_options=parse, convert_options=convert)
+        table = csv.read_csv(stream, convert_options=csv.ConvertOptions(include_columns=list(names)))
     except pa.ArrowInvalid as error:
-        reason = uneven[0] if uneven else "empty, or not text in UTF-8"
+        # Only the numbers of pyarrow's message: it quotes the row too.
+        uneven = re.search(r"Expected (\d+) columns, got (\d+)", str(error))
+        reason = f"a row has {uneven[2]} of {uneven[1]} columns" if uneven else "empty, or not text in UTF-8"
         raise TaskError(f"the file is no well-formed CSV ({reason}); write it anew") from error
     refuse_oversize("the table", table.num_rows, len(names))
     return _from_arrow(table, names)
