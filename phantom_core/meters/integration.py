@@ -3,7 +3,9 @@
 Between two samples p and q that lie dt apart, a power that moves from one to the other in any way without
 overshooting has an integral between dt min(p, q) and dt max(p, q); the trapezoid lies in the middle, so it
 misses by at most dt |q - p| / 2. A sensor that is refreshed every T seconds adds at most T |q - p|: its
-samples are a trace that lags by up to T. The bounds of the pieces add up.
+samples are a trace that lags by up to T. For |q - p| the largest change of a piece and its two neighbours is
+taken, so that a crest between two equal samples is covered where it shows in the slopes beside it. The bounds
+of the pieces add up.
 """
 
 import bisect
@@ -93,6 +95,8 @@ def integrate_power(
     if unseen_s > MOST_UNSEEN * duration_s:
         reason = f"{unseen_s:.3f} of {duration_s:.3f} s have no power samples"
         return PowerIntegral(None, inside, largest_gap_s, None, reason, flags)
+    if not math.isfinite(energy_mj + uncertainty_mj):
+        return PowerIntegral(None, inside, largest_gap_s, None, "the powers are too large to add up", flags)
     return PowerIntegral(energy_mj, inside, largest_gap_s, uncertainty_mj, None, flags)
 
 
@@ -103,7 +107,7 @@ class _Piece:
     from_mw: float
     to_mw: float
     change_mw: float
-    """Between the two samples, also where only a part of the piece is inside."""
+    """Largest between the two samples or their neighbours, also where only a part of the piece is inside."""
     pause_s: float
     """Between the two samples, or between a sample and the edge to which it is held."""
 
@@ -121,21 +125,23 @@ def _clipped(
     points: list[tuple[float, float]], start_s: float, end_s: float, first: int, last: int
 ) -> list[_Piece]:
     """The pieces of the polygon through the samples that lie in the window."""
+    low, high = max(0, first - 1), min(len(points), last + 1)
+    reach = points[low:high]
     pieces = []
-    reach = points[max(0, first - 1) : last + 1]
     if reach[0][0] > start_s:
         pieces.append(_held(reach[0], reach[0][0] - start_s, reach))
-    for (left_s, left_mw), (right_s, right_mw) in itertools.pairwise(reach):
+    for index, ((left_s, left_mw), (right_s, right_mw)) in enumerate(itertools.pairwise(reach), start=low):
         from_s, to_s = max(left_s, start_s), min(right_s, end_s)
         if to_s <= from_s:
             continue
         slope = (right_mw - left_mw) / (right_s - left_s)
+        around = [power for _, power in points[max(0, index - 1) : index + 3]]
         pieces.append(
             _Piece(
                 length_s=to_s - from_s,
                 from_mw=left_mw + slope * (from_s - left_s),
                 to_mw=left_mw + slope * (to_s - left_s),
-                change_mw=abs(right_mw - left_mw),
+                change_mw=max(abs(after - before) for before, after in itertools.pairwise(around)),
                 pause_s=right_s - left_s,
             )
         )

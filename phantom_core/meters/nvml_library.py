@@ -80,8 +80,11 @@ class NvmlSession:
         """
         if self._pid == os.getpid() and not self._stale:
             return None
+        forked = self._pid is not None and self._pid != os.getpid()
+        if forked:
+            # A lock that another thread held while the process forked would stay held in the child.
+            self._lock = threading.Lock()
         with self._lock:
-            forked = self._pid is not None and self._pid != os.getpid()
             if self._closed:
                 return "the meter is closed"
             if not forked and not self._stale and self._pid is not None:
@@ -158,7 +161,7 @@ class NvmlSession:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
             self._failure = _why_not_open(pynvml, error.value)
-            self._stale = True
+            self._pid, self._stale = None, True
             return self._failure
         self._pid, self._stale, self._failure = os.getpid(), False, None
         self.generation += 1

@@ -67,12 +67,15 @@ def find_domains(powercap: Path = POWERCAP) -> Domains:
             continue
         label = f"{name} ({zone.name})"
         try:
-            int((zone / "energy_uj").read_text())
+            counter = (zone / "energy_uj").read_text()
         except PermissionError:
             forbidden.append(label)
             continue
-        except (OSError, ValueError) as error:
+        except OSError as error:
             dropped.append(f"{label}: {error}")
+            continue
+        if not counter.strip().isdigit():
+            dropped.append(f"{label}: energy_uj holds no number but {counter.strip()!r}")
             continue
         wrap_uj = _number(zone / "max_energy_range_uj")
         if not wrap_uj:

@@ -87,6 +87,8 @@ def window_energy(
             Flag.COUNTER_RESET,
         )
     energy_mj = end.energy_mj - start.energy_mj
+    if not math.isfinite(energy_mj):
+        return unknown(f"the counter's difference is {energy_mj}")
     if energy_mj < 0:
         return unknown(
             f"the counter went back by {-energy_mj:.0f} mJ inside the window, so it was reset",

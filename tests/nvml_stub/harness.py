@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -194,7 +195,7 @@ class NvmlStub:
 
         What uses it must have closed NVML as often as it opened it by the end.
         """
-        pynvml = importlib.import_module("pynvml")
+        pynvml: Any = importlib.import_module("pynvml")
         library = ctypes.CDLL(str(self.folder / "libnvidia-ml.so.1"))
         saved = pynvml.nvmlLib, dict(pynvml._nvmlGetFunctionPointer_cache)
         before = os.environ.get(SCRIPT_VARIABLE)

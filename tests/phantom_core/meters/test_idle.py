@@ -1,0 +1,128 @@
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from phantom_core.flags import Flag
+from phantom_core.meters.choose import MeterRequest, open_meter
+from phantom_core.meters.company import board_shared
+from phantom_core.meters.idle import idle_power
+from phantom_core.meters.nvml_library import NvmlSession
+from phantom_core.meters.nvml_lookup import find_board
+from phantom_core.meters.nvml_meter import NvmlMeter
+from phantom_core.meters.rapl import RaplMeter
+from tests.nvml_stub.harness import ALWAYS, Clock, LoadedStub, StubBoard, StubScript
+
+Load = Callable[[StubScript], LoadedStub]
+
+
+@contextmanager
+def metered(stub: LoadedStub, uuid: str) -> Iterator[NvmlMeter]:
+    session = NvmlSession(lambda: stub.clock.now_s)
+    session.open()
+    found = find_board(session, uuid)
+    with NvmlMeter(session, found, "host", clock=stub.clock.instant, sleep=stub.clock.sleep) as meter:
+        yield meter
+
+
+def test_idle_power_of_each_device_with_its_bound(load: Load) -> None:
+    boards = (StubBoard(uuid="GPU-1", power=((0, 75),)), StubBoard(uuid="GPU-2", power=((0, 120),)))
+    stub = load(StubScript(boards=boards))
+    with metered(stub, "GPU-1") as one, metered(stub, "GPU-2") as two:
+        results = idle_power([one, two], 2.0, stub.clock.sleep, clock=stub.clock.instant)
+    for result, watts in zip(results, (75, 120), strict=True):
+        assert result.power_mw is not None
+        assert result.uncertainty_mw is not None
+        assert abs(result.power_mw - 1_000 * watts) <= result.uncertainty_mw
+        assert result.uncertainty_mw < 0.1 * 1_000 * watts, "the limit of 700 W must not make the bound"
+        assert result.duration_s == pytest.approx(2.0, abs=0.01)
+        assert result.energy.flags == ()
+        assert result.reason is None
+
+
+def test_a_board_that_works_is_no_idle_baseline(load: Load) -> None:
+    stub = load(StubScript(boards=(StubBoard(utilizations=((80, (1.5, 99.0)),)),)))
+    with metered(stub, StubBoard().uuid) as meter:
+        (result,) = idle_power([meter], 2.0, stub.clock.sleep, clock=stub.clock.instant)
+    assert result.power_mw is not None
+    assert result.energy.flags == (Flag.NOT_IDLE_BASELINE,)
+    assert result.reason == "the board was 80 % busy"
+
+
+def test_work_that_ended_just_before_does_not_count_as_busy(load: Load) -> None:
+    stub = load(StubScript(boards=(StubBoard(utilizations=((80, (0.0, 1.0)),)),)))
+    with metered(stub, StubBoard().uuid) as meter:
+        (result,) = idle_power([meter], 2.0, stub.clock.sleep, clock=stub.clock.instant)
+    assert result.energy.flags == ()
+
+
+def test_a_stranger_on_the_board_is_said_and_the_idle_ranks_are_not_strangers(load: Load) -> None:
+    stub = load(StubScript(boards=(StubBoard(processes=((100, ALWAYS), (200, ALWAYS))),)))
+    with metered(stub, StubBoard().uuid) as meter:
+        (shared,) = idle_power(
+            [meter], 1.0, stub.clock.sleep, own_process_ids={100}, clock=stub.clock.instant
+        )
+        (alone,) = idle_power(
+            [meter], 1.0, stub.clock.sleep, own_process_ids={100, 200}, clock=stub.clock.instant
+        )
+    assert shared.energy.flags == (Flag.NOT_IDLE_BASELINE, Flag.BOARD_SHARED)
+    assert alone.energy.flags == ()
+
+
+def test_a_device_that_can_not_be_read_has_no_idle_power_and_says_why() -> None:
+    clock = Clock()
+    with open_meter(MeterRequest("rocm", uuid="GPU-1")) as meter:
+        (result,) = idle_power([meter], 1.0, clock.sleep, clock=clock.instant)
+    assert result.power_mw is None
+    assert result.uncertainty_mw is None
+    assert "amdsmi" in (result.reason or "")
+    assert Flag.ENERGY_UNKNOWN in result.energy.flags
+
+
+def test_busy_processors_are_no_idle_baseline_of_a_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zone = tmp_path / "intel-rapl:0"
+    zone.mkdir()
+    for name, text in (("name", "package-0"), ("energy_uj", "0"), ("max_energy_range_uj", "1000000000000")):
+        (zone / name).write_text(text)
+    monkeypatch.setattr(psutil, "cpu_percent", lambda: 63.0)
+    clock = Clock()
+
+    def sleep(seconds: float) -> None:
+        clock.sleep(seconds)
+        counter = zone / "energy_uj"
+        counter.write_text(str(int(counter.read_text()) + 5_000))
+
+    with RaplMeter("host", "EPYC", tmp_path, clock.instant) as meter:
+        (result,) = idle_power([meter], 0.5, sleep, clock=clock.instant)
+    assert Flag.NOT_IDLE_BASELINE in result.energy.flags
+    assert result.reason == "the host's processors were 63 % busy"
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")])
+def test_a_baseline_without_duration_is_refused(seconds: float) -> None:
+    with pytest.raises(ValueError, match="positive duration"):
+        idle_power([], seconds)
+
+
+@pytest.mark.parametrize(
+    ("on_board", "ours", "shared"),
+    [
+        (None, {1}, None),
+        ([], {1}, False),
+        ([1], {1}, False),
+        ([1, 2], {1}, True),
+        ([1, 2], {1, 2}, False),
+        ([7001], {1}, False),
+        ([7001, 7002], {1}, True),
+        ([7001, 7002], {1, 2}, False),
+        ([5], set(), True),
+    ],
+)
+def test_company_is_told_from_our_own_even_where_the_driver_numbers_processes_differently(
+    on_board: list[int] | None, ours: set[int], shared: bool | None
+) -> None:
+    assert board_shared(on_board, ours) is shared

@@ -1,0 +1,177 @@
+import dataclasses
+import math
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from phantom_core.flags import Flag
+from phantom_core.meters.base import EnergyReading, Instant
+from phantom_core.meters.windows import (
+    WindowEnergy,
+    methods_disagree,
+    total_energy,
+    window_energy,
+    window_flags,
+)
+
+
+def instant(monotonic_s: float) -> Instant:
+    return Instant(datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=monotonic_s), monotonic_s)
+
+
+def reading(monotonic_s: float, energy_mj: float | None) -> EnergyReading:
+    """A 100 ms counter on a board of 700 W."""
+    return EnergyReading(
+        instant(monotonic_s), energy_mj, "nvml.counter", "gpu", uncertainty_mj=70_000.0, lag_s=0.1
+    )
+
+
+def test_a_window_is_end_minus_start_with_the_bound_of_a_full_update_period_at_the_power_limit() -> None:
+    energy = window_energy(reading(0, 1_000_000), reading(10, 4_000_000))
+    assert energy == WindowEnergy(3_000_000, 70_000, "nvml.counter", "gpu")
+
+
+def test_power_seen_at_the_edges_narrows_the_bound_but_never_below_the_mean_power() -> None:
+    start, end = reading(0, 1_000_000), reading(10, 4_000_000)
+    assert window_energy(start, end, [100_000, 400_000]).uncertainty_mj == pytest.approx(40_000)
+    assert window_energy(start, end, [100_000, None, math.nan]).uncertainty_mj == pytest.approx(30_000)
+    assert window_energy(start, end, [9e9]).uncertainty_mj == pytest.approx(70_000)
+
+
+def test_without_a_known_limit_the_mean_power_makes_the_bound() -> None:
+    start, end = (
+        dataclasses.replace(r, uncertainty_mj=None) for r in (reading(0, 0), reading(10, 3_000_000))
+    )
+    assert window_energy(start, end).uncertainty_mj == pytest.approx(30_000)
+
+
+def test_without_a_known_period_there_is_no_bound() -> None:
+    bare = [
+        dataclasses.replace(r, uncertainty_mj=None, lag_s=None) for r in (reading(0, 0), reading(10, 1_000))
+    ]
+    assert window_energy(bare[0], bare[1]).uncertainty_mj is None
+
+
+def test_what_integration_has_added_between_the_ends_is_part_of_the_bound() -> None:
+    start = dataclasses.replace(reading(0, 0), accumulated_mj=5.0, uncertainty_mj=0.0, lag_s=0.0)
+    end = dataclasses.replace(reading(10, 900), accumulated_mj=25.0, uncertainty_mj=0.0, lag_s=0.0)
+    assert window_energy(start, end).uncertainty_mj == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "flag", "words"),
+    [
+        (reading(0, 5_000), reading(10, 4_000), Flag.COUNTER_RESET, "went back by 1000 mJ"),
+        (
+            reading(0, 5_000),
+            dataclasses.replace(reading(10, 9_000), epoch=1),
+            Flag.COUNTER_RESET,
+            "started over",
+        ),
+        (
+            reading(0, 5_000),
+            dataclasses.replace(reading(10, 9_000), method="nvml.power"),
+            Flag.METHOD_CHANGED,
+            "nvml.power",
+        ),
+        (
+            reading(0, 5_000),
+            dataclasses.replace(reading(10, 9_000), scope="module"),
+            Flag.METHOD_CHANGED,
+            "module",
+        ),
+        (
+            dataclasses.replace(reading(0, None), reason="lost"),
+            reading(10, 1),
+            Flag.ENERGY_UNKNOWN,
+            "start: lost",
+        ),
+        (
+            reading(0, 1),
+            dataclasses.replace(reading(10, None), reason="lost"),
+            Flag.ENERGY_UNKNOWN,
+            "end: lost",
+        ),
+        (reading(0, 1), reading(10, math.nan), Flag.ENERGY_UNKNOWN, "end"),
+        (reading(0, 1_000), reading(10, 1_000), Flag.ENERGY_UNKNOWN, "did not move"),
+        (reading(10, 1_000), reading(0, 2_000), Flag.ENERGY_UNKNOWN, "before its start"),
+    ],
+)
+def test_readings_without_a_sound_difference_give_none_with_flag_and_reason(
+    start: EnergyReading, end: EnergyReading, flag: Flag, words: str
+) -> None:
+    energy = window_energy(start, end)
+    assert energy.energy_mj is None
+    assert energy.uncertainty_mj is None
+    assert flag in energy.flags
+    assert Flag.ENERGY_UNKNOWN in energy.flags
+    assert words in (energy.reason or "")
+
+
+def test_a_process_that_slept_used_an_estimated_zero() -> None:
+    start, end = (dataclasses.replace(reading(t, 1_000), method="estimate", scope="process") for t in (0, 10))
+    assert window_energy(start, end).energy_mj == 0
+
+
+def test_flags_of_both_ends_reach_the_window_once() -> None:
+    start = dataclasses.replace(reading(0, 0), flags=(Flag.ESTIMATED,))
+    end = dataclasses.replace(reading(1, 5), flags=(Flag.ESTIMATED, Flag.MIG_PARENT))
+    assert window_energy(start, end).flags == (Flag.ESTIMATED, Flag.MIG_PARENT)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "flags"),
+    [
+        (0.0, (Flag.SHORT_WINDOW_REFUSED,)),
+        (0.999, (Flag.SHORT_WINDOW_REFUSED,)),
+        (math.nan, (Flag.SHORT_WINDOW_REFUSED,)),
+        (1.0, (Flag.SHORT_WINDOW,)),
+        (9.99, (Flag.SHORT_WINDOW,)),
+        (10.0, ()),
+    ],
+)
+def test_short_windows_are_flagged_and_very_short_ones_refused(
+    seconds: float, flags: tuple[Flag, ...]
+) -> None:
+    assert window_flags(seconds) == flags
+
+
+@pytest.mark.parametrize(
+    ("counter_mj", "integral_mj", "disagree"),
+    [(100.0, 96.0, False), (100.0, 94.0, True), (94.0, 100.0, True), (None, 1.0, False), (0.0, 0.0, False)],
+)
+def test_methods_disagree_beyond_five_per_cent(
+    counter_mj: float | None, integral_mj: float | None, disagree: bool
+) -> None:
+    assert methods_disagree(counter_mj, integral_mj) is disagree
+
+
+def test_a_board_that_several_ranks_share_counts_once() -> None:
+    one, two = WindowEnergy(10, 1, "nvml.counter", "gpu"), WindowEnergy(20, 2, "nvml.counter", "gpu")
+    total = total_energy([("a", "GPU-1", one), ("a", "GPU-1", one), ("a", "GPU-2", two), ("b", "GPU-1", one)])
+    assert (total.energy_mj, total.uncertainty_mj) == (40, 4)
+    assert (total.method, total.scope) == ("nvml.counter", "gpu")
+
+
+def test_a_sum_that_lacks_a_board_is_unknown_rather_than_too_low() -> None:
+    lost = WindowEnergy(None, None, None, None, "lost", (Flag.ENERGY_UNKNOWN,))
+    total = total_energy([("a", "GPU-1", WindowEnergy(10, 1, "nvml.counter", "gpu")), ("a", "GPU-2", lost)])
+    assert total.energy_mj is None
+    assert "GPU-2 on a: lost" in (total.reason or "")
+    assert total_energy([]).energy_mj is None
+
+
+def test_of_two_ranks_on_one_board_the_one_that_could_read_it_counts() -> None:
+    lost = WindowEnergy(None, None, None, None, "lost", (Flag.ENERGY_UNKNOWN,))
+    good = WindowEnergy(10, 1, "nvml.counter", "gpu")
+    assert total_energy([("a", "GPU-1", lost), ("a", "GPU-1", good)]).energy_mj == 10
+
+
+def test_a_sum_over_several_methods_names_none() -> None:
+    total = total_energy(
+        [
+            ("a", "1", WindowEnergy(1, 1, "rapl", "package")),
+            ("a", "2", WindowEnergy(1, None, "estimate", "process")),
+        ]
+    )
+    assert (total.energy_mj, total.uncertainty_mj, total.method, total.scope) == (2, None, None, None)
