@@ -110,14 +110,14 @@ def gather_ghosts(
     mask = at < numel
     ghosts = tl.load(own + at, mask=mask)
     for step in tl.static_range(1, world):
-        peer: tl.constexpr = (rank + step) % world
+        peer = (rank + step) % world
         tl.store(
             _slot(arenas, peer, half, block, rank, world, most, tile_bytes, dtype) + inside, ghosts, mask=mask
         )
     _meet(pads, block, epoch, rank, world)
     for step in tl.static_range(1, world):
-        source: tl.constexpr = (rank + step) % world
-        place: tl.constexpr = _block_of(source, rank, world)
+        source = (rank + step) % world
+        place = _block_of(source, rank, world)
         arrived = tl.load(
             _slot(arenas, rank, half, block, source, world, most, tile_bytes, dtype) + inside,
             mask=mask,
@@ -151,8 +151,8 @@ def reduce_ghosts(
     at = block * tile + inside
     mask = at < numel
     for step in tl.static_range(1, world):
-        peer: tl.constexpr = (rank + step) % world
-        place: tl.constexpr = _block_of(peer, rank, world)
+        peer = (rank + step) % world
+        place = _block_of(peer, rank, world)
         given = tl.load(contributions + place * numel + at, mask=mask)
         tl.store(
             _slot(arenas, peer, half, block, rank, world, most, tile_bytes, dtype) + inside, given, mask=mask
