@@ -274,7 +274,7 @@ def _verdicts(session: Session, identifiers: Sequence[str]) -> dict[str, list[Ve
                 arm=arm,
                 metric=comparison.metric,
                 verdict=comparison.verdict,
-                sentence=comparison.result["sentence"],
+                sentence=comparison.sentence,
                 ratio=comparison.ratio,
                 ratio_low=comparison.ratio_low,
                 ratio_high=comparison.ratio_high,

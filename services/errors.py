@@ -28,8 +28,8 @@ class Problem(SpecModel):
     """What the value is, what the limit is, and the way out."""
     value: str | None = None
     """The value, as text."""
-    arm: str | None = None
-    """Name of the arm, if it is about one."""
+    limit: str | None = None
+    """What it may be, as text; None if there is no one number for it."""
 
 
 class ServiceError(Exception):

@@ -1,19 +1,18 @@
 """Experiments: submit, look at, cancel, delete."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
+from phantom_core.checks import Capacity
 from phantom_core.plan import Plan, PlannedArm, make_plan, schedule
 from phantom_core.spec import ExperimentSpec, PhantomArm
 from services.catalogue import get, list_experiments
 from services.database import Database, now
+from services.endings import end_experiment
 from services.errors import IdempotencyConflict, NotFound
 from services.ids import experiment_id as new_id
 from services.ids import run_id
@@ -23,9 +22,6 @@ from services.tables import Arm, Experiment, ExperimentTag, IdempotencyKey, Run
 from services.upserts import insert_new
 from services.validation import accept
 from services.views import ArmCostView
-
-if TYPE_CHECKING:
-    from phantom_core.checks import Capacity
 
 __all__ = ["get", "list_experiments", "move_experiment", "request_cancel", "request_delete", "submit"]
 
@@ -122,13 +118,7 @@ def _intend_cancel(session: Session, experiment: Experiment) -> bool:
         experiment.cancel_requested_at = moment
         log(session, experiment, "cancel_requested", {}, moment=moment)
     if experiment.state == ExperimentState.QUEUED:
-        move_experiment(
-            session,
-            experiment.id,
-            ExperimentState.CANCELLED,
-            expected={ExperimentState.QUEUED},
-            message="cancelled before it began",
-        )
+        end_experiment(session, experiment, ExperimentState.CANCELLED, message="cancelled before it began")
     return True
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import BigInteger, ForeignKey, Index, SmallInteger, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from services.columns import Base, Blob, Id, Json, Key
+from services.columns import Base, Blob, Json, Key
 from services.database import UtcDateTime
 
 
@@ -46,9 +46,11 @@ class Window(Base):
     experiment_id: Mapped[str] = mapped_column(ForeignKey("experiments.id", ondelete="CASCADE"))
     run_key: Mapped[int | None] = mapped_column(ForeignKey("runs.key", ondelete="CASCADE"))
     """None for windows of the experiment, such as its idle baseline."""
-    device_key: Mapped[int] = mapped_column(ForeignKey("devices.key", ondelete="CASCADE"), index=True)
+    device_key: Mapped[int] = mapped_column(ForeignKey("devices.key", ondelete="CASCADE"))
     attempt: Mapped[int]
     """Attempt of the run, or of the experiment."""
+    experiment_attempt: Mapped[int]
+    """Attempt of the experiment that it happened in; so is that of the samples beside it."""
     source: Mapped[str] = mapped_column(String(64))
     seq: Mapped[int] = mapped_column(BigInteger)
     phase: Mapped[str] = mapped_column(String(16))
@@ -66,10 +68,18 @@ class Window(Base):
     scope: Mapped[str | None] = mapped_column(String(32))
     reason: Mapped[str | None] = mapped_column(Text)
     flags: Mapped[list[str] | None]
+    integral_mj: Mapped[float | None]
+    """Integral of sampled power over the window; None while there are too few samples."""
+    integral_uncertainty_mj: Mapped[float | None]
+    sample_count: Mapped[int] = mapped_column(default=0)
+    largest_gap_s: Mapped[float | None]
+    seen_flags: Mapped[list[str] | None]
+    """What samples and board states in the window raise."""
 
     __table_args__ = (
         Index("ix_windows_run", "run_key", "attempt"),
         Index("ix_windows_experiment", "experiment_id", "phase"),
+        Index("ix_windows_device", "device_key", "started_monotonic_s"),
     )
 
 
@@ -99,8 +109,7 @@ class PowerSample(Base):
 
     key: Mapped[int] = mapped_column(Key, primary_key=True)
     device_key: Mapped[int] = mapped_column(ForeignKey("devices.key", ondelete="CASCADE"))
-    subject_id: Mapped[str] = mapped_column(Id)
-    attempt: Mapped[int]
+    experiment_attempt: Mapped[int]
     method: Mapped[str] = mapped_column(String(16))
     started_at: Mapped[datetime] = mapped_column(UtcDateTime)
     ended_at: Mapped[datetime] = mapped_column(UtcDateTime)
@@ -125,8 +134,7 @@ class BoardStateBlock(Base):
 
     key: Mapped[int] = mapped_column(Key, primary_key=True)
     device_key: Mapped[int] = mapped_column(ForeignKey("devices.key", ondelete="CASCADE"))
-    subject_id: Mapped[str] = mapped_column(Id)
-    attempt: Mapped[int]
+    experiment_attempt: Mapped[int]
     started_at: Mapped[datetime] = mapped_column(UtcDateTime)
     started_monotonic_s: Mapped[float]
     ended_monotonic_s: Mapped[float]

@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -68,6 +69,10 @@ class Settings(BaseModel):
     """Jobs address of a Ray cluster, such as `http://head:8265`; `RAY_ADDRESS` sets it too.
 
     None starts a head for this service alone."""
+    ray_python: str = sys.executable
+    """Interpreter on the cluster's machines that has Ghostwatt installed, as an absolute path."""
+    ray_max_active: int = Field(1, ge=1, le=1_000)
+    """Experiments in the cluster at a time; more than one only where they share no board."""
     data_roots: tuple[Path, ...] = Field(default_factory=_roots_in)
     """Folders that a `file` task's path may lie in, separated as in PATH; default: `data` in `data_dir`."""
     lease_ttl_s: float = Field(30.0, gt=0, le=3_600)

@@ -81,6 +81,11 @@ class Experiment(Base):
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     last_event_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     progress: Mapped[str | None] = mapped_column(Text)
+    progress_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    comparison: Mapped[dict[str, Any] | None]
+    """The whole answer as it stood when the experiment ended (`services.views.ComparisonView`)."""
+    compared_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """When that was computed; None while it wasn't, or is out of date."""
 
     __table_args__ = (
         one_of("state", ExperimentState),
@@ -185,6 +190,8 @@ class Run(Base):
     energy_reason: Mapped[str | None] = mapped_column(Text)
     """Why an energy is unknown, or what else must be said beside it."""
     flags: Mapped[list[str] | None]
+    device_keys: Mapped[list[Any] | None] = mapped_column(Json)
+    """Boards that the run used."""
     step_mode: Mapped[str | None] = mapped_column(String(16))
     step_mode_reason: Mapped[str | None] = mapped_column(Text)
     parameters: Mapped[int | None] = mapped_column(BigInteger)
@@ -216,7 +223,7 @@ class Attempt(Base):
     energy_mj: Mapped[float | None]
     """All windows of this attempt over the arm's boards; None if unknown."""
     finish: Mapped[dict[str, Any] | None]
-    """What the job reported at the end of this attempt."""
+    """What the job reported at the end of this attempt (`phantom_core.protocol.RunFinished`)."""
 
 
 class Event(Base):
@@ -245,7 +252,7 @@ class Event(Base):
 
 
 class Comparison(Base):
-    """One arm against the baseline in one metric, as it stood when the experiment ended."""
+    """One arm against the baseline in one metric, to find across experiments; see `Experiment.comparison`."""
 
     __tablename__ = "comparisons"
 
@@ -264,9 +271,7 @@ class Comparison(Base):
     pairs: Mapped[int]
     method: Mapped[str | None] = mapped_column(String(32))
     flags: Mapped[list[str]]
-    result: Mapped[dict[str, Any]]
-    """The whole answer."""
-    computed_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    sentence: Mapped[str] = mapped_column(Text)
 
     __table_args__ = (Index("ix_comparisons_found", "metric", "verdict", "ratio"),)
 

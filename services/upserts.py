@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, inspect
+from sqlalchemy import Row, inspect
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -14,7 +14,7 @@ def insert_new(
     session: Session,
     table: type[Base],
     rows: Sequence[dict[str, Any]],
-    returning: Sequence[ColumnElement[Any]] = (),
+    returning: Sequence[Any] = (),
 ) -> Sequence[Row[Any]]:
     """Inserts rows, leaving out those whose key or unique columns exist.
 

@@ -1,18 +1,12 @@
 """What a spec would need and cost, without running it; and whether it would be accepted."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+from phantom_core.checks import Capacity, SpecProblem, check
 from phantom_core.cost import arm_cost
 from phantom_core.plan import Plan, PlannedArm, make_plan
 from phantom_core.spec import ExperimentSpec, HardLimits, StopAtSeconds
 from phantom_core.task_shapes import task_shape
 from services.errors import Problem, SpecError
 from services.views import ArmCostView, ValidationView
-
-if TYPE_CHECKING:
-    from phantom_core.checks import Capacity
 
 NO_PROFILE = "no profile of this device has been measured, so there is nothing to predict energy from"
 """Why a prediction is missing."""
@@ -69,9 +63,11 @@ def validate(spec: ExperimentSpec, capacity: Capacity | None = None) -> Validati
 
 def findings(plan: Plan, capacity: Capacity | None) -> tuple[list[Problem], list[Problem]]:
     """What forbids a plan, and what is worth knowing before it runs."""
-    from phantom_core.checks import check
-
-    return check(plan, capacity)
+    found = check(plan, capacity)
+    return (
+        [_problem(problem) for problem in found if problem.severity == "error"],
+        [_problem(problem) for problem in found if problem.severity == "warning"],
+    )
 
 
 def cost_of(planned: PlannedArm, spec: ExperimentSpec) -> ArmCostView:
@@ -88,6 +84,15 @@ def cost_of(planned: PlannedArm, spec: ExperimentSpec) -> ArmCostView:
         bytes_sent_per_step=cost.bytes_sent,
         memory_per_rank_bytes=cost.memory.peak_bytes,
         energy_reason=NO_PROFILE,
+    )
+
+
+def _problem(problem: SpecProblem) -> Problem:
+    return Problem(
+        field=problem.field,
+        message=problem.message,
+        value=None if problem.value is None else str(problem.value),
+        limit=None if problem.limit is None else str(problem.limit),
     )
 
 

@@ -416,8 +416,16 @@ class WindowView(View):
     """What it covers."""
     reason: str | None
     """Why it is unknown."""
+    integral_mj: float | None
+    """Integral of sampled power over it; None with too few samples."""
+    integral_uncertainty_mj: float | None
+    """Bound on the integration's error."""
+    sample_count: int
+    """Power samples inside."""
+    largest_gap_s: float | None
+    """Longest time between two of them."""
     flags: tuple[str, ...]
-    """Flags of the meter."""
+    """Flags of the meter, and what samples and board states raised."""
 
 
 class PowerHistory(View):
@@ -454,8 +462,45 @@ class EventView(View):
     """What was said; None for series, which are read through the run."""
 
 
-class ProblemView(Problem):
-    """One thing that is wrong with a spec, or worth knowing."""
+class HeartbeatView(View):
+    """A dispatcher's last sign of life."""
+
+    owner: str
+    """Its name."""
+    at: datetime
+    """When."""
+    age_s: float
+    """Seconds ago."""
+    state: dict[str, Any]
+    """What it knew then."""
+
+
+class IngestResult(View):
+    """What became of a batch of events."""
+
+    accepted: int
+    """New ones, now stored."""
+    duplicates: int
+    """Ones that were stored already, or came twice in the batch."""
+    rejected: dict[str, int]
+    """Ones that can't be stored, counted by reason; sending them again is of no use."""
+
+
+class KeyView(View):
+    """An API key without its secret."""
+
+    id: str
+    """Public part."""
+    name: str
+    """What it is for."""
+    scopes: tuple[str, ...]
+    """What it opens."""
+    created_at: datetime
+    """Made."""
+    expires_at: datetime | None
+    """Stops working; None never."""
+    revoked_at: datetime | None
+    """Was made useless; None if it still works."""
 
 
 class ArmCostView(View):

@@ -48,6 +48,9 @@ def upgrade() -> None:
         sa.Column("finished_at", INSTANT, nullable=True),
         sa.Column("last_event_at", INSTANT, nullable=True),
         sa.Column("progress", sa.Text(), nullable=True),
+        sa.Column("progress_at", INSTANT, nullable=True),
+        sa.Column("comparison", JSON, nullable=True),
+        sa.Column("compared_at", INSTANT, nullable=True),
         sa.CheckConstraint(
             "state IN ('queued', 'leased', 'starting', 'running', "
             "'succeeded', 'failed', 'cancelled', 'lost')",
@@ -186,8 +189,7 @@ def upgrade() -> None:
         "board_states",
         sa.Column("key", KEY, nullable=False),
         sa.Column("device_key", KEY, nullable=False),
-        sa.Column("subject_id", sa.String(length=64), nullable=False),
-        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("experiment_attempt", sa.Integer(), nullable=False),
         sa.Column("started_at", INSTANT, nullable=False),
         sa.Column("started_monotonic_s", sa.Double(), nullable=False),
         sa.Column("ended_monotonic_s", sa.Double(), nullable=False),
@@ -214,8 +216,7 @@ def upgrade() -> None:
         sa.Column("pairs", sa.Integer(), nullable=False),
         sa.Column("method", sa.String(length=32), nullable=True),
         sa.Column("flags", JSON, nullable=False),
-        sa.Column("result", JSON, nullable=False),
-        sa.Column("computed_at", INSTANT, nullable=False),
+        sa.Column("sentence", sa.Text(), nullable=False),
         sa.ForeignKeyConstraint(
             ["arm_key"], ["arms.key"], name=op.f("fk_comparisons_arm_key"), ondelete="CASCADE"
         ),
@@ -234,8 +235,7 @@ def upgrade() -> None:
         "power_samples",
         sa.Column("key", KEY, nullable=False),
         sa.Column("device_key", KEY, nullable=False),
-        sa.Column("subject_id", sa.String(length=64), nullable=False),
-        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("experiment_attempt", sa.Integer(), nullable=False),
         sa.Column("method", sa.String(length=16), nullable=False),
         sa.Column("started_at", INSTANT, nullable=False),
         sa.Column("ended_at", INSTANT, nullable=False),
@@ -305,6 +305,7 @@ def upgrade() -> None:
         sa.Column("scope", sa.String(length=32), nullable=True),
         sa.Column("energy_reason", sa.Text(), nullable=True),
         sa.Column("flags", JSON, nullable=True),
+        sa.Column("device_keys", JSON, nullable=True),
         sa.Column("step_mode", sa.String(length=16), nullable=True),
         sa.Column("step_mode_reason", sa.Text(), nullable=True),
         sa.Column("parameters", sa.BigInteger(), nullable=True),
@@ -370,6 +371,7 @@ def upgrade() -> None:
         sa.Column("run_key", KEY, nullable=True),
         sa.Column("device_key", KEY, nullable=False),
         sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("experiment_attempt", sa.Integer(), nullable=False),
         sa.Column("source", sa.String(length=64), nullable=False),
         sa.Column("seq", sa.BigInteger(), nullable=False),
         sa.Column("phase", sa.String(length=16), nullable=False),
@@ -386,6 +388,11 @@ def upgrade() -> None:
         sa.Column("scope", sa.String(length=32), nullable=True),
         sa.Column("reason", sa.Text(), nullable=True),
         sa.Column("flags", JSON, nullable=True),
+        sa.Column("integral_mj", sa.Double(), nullable=True),
+        sa.Column("integral_uncertainty_mj", sa.Double(), nullable=True),
+        sa.Column("sample_count", sa.Integer(), nullable=False),
+        sa.Column("largest_gap_s", sa.Double(), nullable=True),
+        sa.Column("seen_flags", JSON, nullable=True),
         sa.ForeignKeyConstraint(
             ["device_key"], ["devices.key"], name=op.f("fk_windows_device_key"), ondelete="CASCADE"
         ),
@@ -397,7 +404,7 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("key", name=op.f("pk_windows")),
     )
-    op.create_index(op.f("ix_windows_device_key"), "windows", ["device_key"], unique=False)
+    op.create_index("ix_windows_device", "windows", ["device_key", "started_monotonic_s"], unique=False)
     op.create_index("ix_windows_experiment", "windows", ["experiment_id", "phase"], unique=False)
     op.create_index("ix_windows_run", "windows", ["run_key", "attempt"], unique=False)
 
@@ -405,7 +412,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     op.drop_index("ix_windows_run", table_name="windows")
     op.drop_index("ix_windows_experiment", table_name="windows")
-    op.drop_index(op.f("ix_windows_device_key"), table_name="windows")
+    op.drop_index("ix_windows_device", table_name="windows")
 
     op.drop_table("windows")
     op.drop_table("metrics")

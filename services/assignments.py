@@ -1,0 +1,78 @@
+"""What a job is to make: the runs of its experiment that have not ended, numbered for this attempt."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from sqlalchemy import select
+
+from phantom_core.plan import Plan
+from phantom_core.protocol import AssignedRun, Assignment
+from services.database import Database, now
+from services.errors import NotFound
+from services.moves import lock_experiment
+from services.states import RunState
+from services.tables import Arm, Attempt, Experiment, Run
+
+
+def assignment(db: Database, experiment_id: str, data_roots: Sequence[Path] = ()) -> Assignment:
+    """The work that is left; asking twice in one attempt gives the same answer, less what has ended since.
+
+    Args:
+        db: The database.
+        experiment_id: Which experiment.
+        data_roots: Folders under which a `file` task's path may lie.
+
+    Raises:
+        NotFound: There is no such experiment, or no attempt of it has begun.
+    """
+    with db.write() as session:
+        experiment = lock_experiment(session, experiment_id)
+        if experiment is None or experiment.attempt == 0:
+            raise NotFound("started experiment", experiment_id)
+        moment = now(session)
+        found = session.execute(
+            select(Run, Arm.name)
+            .join(Arm, Arm.key == Run.arm_key)
+            .where(Run.experiment_id == experiment_id, Run.state.in_([RunState.QUEUED, RunState.RUNNING]))
+            .order_by(Run.round, Run.position)
+        ).all()
+        numbered = set(
+            session.execute(
+                select(Attempt.run_key, Attempt.attempt)
+                .join(Run, Run.key == Attempt.run_key)
+                .where(Run.experiment_id == experiment_id, Attempt.experiment_attempt == experiment.attempt)
+            )
+        )
+        for run, _ in found:
+            if (run.key, run.attempt) not in numbered:
+                run.attempt += 1
+                session.add(
+                    Attempt(
+                        run_key=run.key,
+                        attempt=run.attempt,
+                        experiment_attempt=experiment.attempt,
+                        assigned_at=moment,
+                    )
+                )
+        return Assignment(
+            experiment_id=experiment_id,
+            attempt=experiment.attempt,
+            plan=plan_of(experiment),
+            runs=tuple(
+                AssignedRun(
+                    run_id=run.id,
+                    attempt=run.attempt,
+                    round=run.round,
+                    position=run.position,
+                    arm=arm,
+                    seed=run.seed,
+                )
+                for run, arm in found
+            ),
+            data_roots=tuple(str(root) for root in data_roots),
+        )
+
+
+def plan_of(experiment: Experiment) -> Plan:
+    """The stored plan; a later version's `make_plan` might make another of the same spec."""
+    return Plan.model_validate({**experiment.plan, "spec": experiment.spec})

@@ -1,0 +1,124 @@
+"""What an event may hold to be stored: numbers that fit their columns, text that a database takes."""
+
+import json
+import math
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from phantom_core.protocol import (
+    BoardStates,
+    DeviceInfo,
+    Event,
+    ExperimentStarted,
+    Metrics,
+    PowerSamples,
+    RunFinished,
+    RunStarted,
+    Window,
+)
+from services.moves import SERVICE
+
+MOST_ATTEMPTS = 32_767
+LARGEST = 2**63 - 1
+MOST_TEXT = 4_000
+"""Characters of a message or reason that are kept."""
+MOST_NAME = 255
+"""Characters of a host's or device's name that are kept."""
+_YEARS = range(1970, 9_000)
+
+
+def refusal(event: Event, experiment_id: str) -> str | None:
+    """Why an event can't be stored at all; None if it can."""
+    if event.source == SERVICE:
+        return f"the source `{SERVICE}` is the service's own"
+    if event.subject_id != experiment_id and not event.subject_id.startswith(f"{experiment_id}-"):
+        return "its subject belongs to another experiment"
+    if event.attempt > MOST_ATTEMPTS or event.seq > LARGEST:
+        return "its attempt or seq is too large"
+    if any(abs(number) > LARGEST for number in _integers(event)):
+        return "a whole number in it is too large"
+    if any(moment.year not in _YEARS for moment in _moments(event)):
+        return "a time in it is out of range"
+    match event.payload:
+        case Metrics() if event.subject_id == experiment_id:
+            return "metrics belong to a run"
+        case Window() as window:
+            numbers = (window.duration_s, window.started_monotonic_s)
+            if not all(math.isfinite(number) for number in numbers) or window.duration_s < 0:
+                return "its duration or start is not a number of seconds"
+            if min(window.index, window.steps, window.samples) < 0 or window.index >= 2**31:
+                return "its index, steps or samples are out of range"
+        case BoardStates() as board:
+            if not board.states or not all(math.isfinite(state.monotonic_s) for state in board.states):
+                return "it holds no states, or one without a time"
+    return None
+
+
+def text(value: str | None, most: int = MOST_TEXT) -> str | None:
+    """Text that every database takes: no NUL, and not endless."""
+    return None if value is None else value.replace("\x00", "\ufffd")[:most]
+
+
+def name(value: str) -> str:
+    """A host's or device's name that fits its column."""
+    return value.replace("\x00", "\ufffd")[:MOST_NAME]
+
+
+def number(value: float | None) -> float | None:
+    """A figure; None where it isn't finite, since an energy or a power that isn't is unknown."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def document(event: Event) -> dict[str, Any]:
+    """The payload as JSON; floats that aren't finite become the strings that the wire knows."""
+    loaded: dict[str, Any] = _clean(json.loads(event.payload.model_dump_json()))
+    return loaded
+
+
+def _clean(value: Any) -> Any:
+    match value:
+        case str():
+            return text(value)
+        case list():
+            return [_clean(item) for item in value]
+        case dict():
+            return {text(key): _clean(item) for key, item in value.items()}
+        case _:
+            return value
+
+
+def _integers(event: Event) -> Iterable[int]:
+    match event.payload:
+        case Window() as window:
+            yield from (window.index, window.steps, window.samples)
+        case Metrics() as metrics:
+            yield from (point.step for point in metrics.points)
+        case RunStarted() as started:
+            yield started.ranks
+        case RunFinished() as finished:
+            counts = (finished.steps, finished.samples, finished.target_step)
+            sizes = (finished.parameters, finished.peak_memory_bytes)
+            yield from (count for count in (*counts, *sizes) if count is not None)
+        case ExperimentStarted() as started:
+            yield from (rank.rank for rank in started.ranks)
+            yield from (_memory(device) for device in started.devices)
+        case _:
+            return
+
+
+def _memory(device: DeviceInfo) -> int:
+    return device.memory_bytes or 0
+
+
+def _moments(event: Event) -> Iterable[datetime]:
+    yield event.at
+    match event.payload:
+        case Window() as window:
+            yield window.started_at
+        case PowerSamples() as samples:
+            yield from samples.at
+        case BoardStates() as board:
+            yield from (state.at for state in board.states)
+        case _:
+            return

@@ -1,0 +1,138 @@
+"""Events to rows: each once, in any order, however often it is sent.
+
+An event is known by (subject, attempt, source, seq). What it says changes states only if its run is known
+and its attempt is the one that counts; else it is kept with a note. Late figures make their run's summary
+and, if the experiment has ended, its comparison be worked out anew. Terminal states never change.
+"""
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from phantom_core.protocol import BoardStates, Event, EventBatch, Metrics, PowerSamples, Window
+from services import comparisons, ingest_series, ingest_states, summaries
+from services.database import Database, now
+from services.endings import settle
+from services.errors import NotFound
+from services.event_limits import document, refusal
+from services.moves import lock_experiment
+from services.subjects import Subject, Touched, find_subjects
+from services.tables import Attempt, Experiment, Run
+from services.tables import Event as EventRow
+from services.upserts import insert_new
+from services.views import IngestResult
+from services.window_samples import look, windows_near
+
+Identity = tuple[str, int, str, int]
+"""Subject, attempt, source, seq."""
+
+SERIES = (Window, Metrics, PowerSamples, BoardStates)
+"""Payloads whose rows hold all that they say, so that the log needn't."""
+
+
+def ingest(db: Database, batch: EventBatch) -> IngestResult:
+    """Stores a batch of events and does what they say.
+
+    Args:
+        db: The database.
+        batch: Events of one experiment, in any order.
+
+    Returns:
+        How many were new, known already, and refused, with reasons. A batch may be sent again whole.
+
+    Raises:
+        NotFound: There is no such experiment.
+    """
+    refused: dict[str, int] = {}
+    events: dict[Identity, Event] = {}
+    repeated = 0
+    for event in batch.events:
+        reason = refusal(event, batch.experiment_id) or ingest_series.refusal(event)
+        if reason is not None:
+            refused[reason] = refused.get(reason, 0) + 1
+            continue
+        identity = (event.subject_id, event.attempt, event.source, event.seq)
+        repeated += identity in events
+        events.setdefault(identity, event)
+    with db.write() as session:
+        experiment = lock_experiment(session, batch.experiment_id)
+        if experiment is None:
+            raise NotFound("experiment", batch.experiment_id)
+        new = _store(session, experiment, events)
+        if new:
+            _apply(session, experiment, new)
+        accepted = len(new)
+        ended_anew = experiment.finished_at is not None and experiment.compared_at is None
+    if ended_anew:
+        comparisons.store(db, batch.experiment_id)
+    return IngestResult(accepted=accepted, duplicates=len(events) - accepted + repeated, rejected=refused)
+
+
+def _store(
+    session: Session, experiment: Experiment, events: dict[Identity, Event]
+) -> list[tuple[Event, Subject]]:
+    """Adds events to the log.
+
+    Returns:
+        Those that are new and about something known, with what they are about.
+    """
+    subjects = find_subjects(session, experiment, events.values())
+    moment = now(session)
+    rows = []
+    for (subject_id, attempt, source, seq), event in events.items():
+        subject = subjects[subject_id, attempt]
+        keeps_payload = subject.is_unknown or not isinstance(event.payload, SERIES)
+        rows.append(
+            {
+                "experiment_id": experiment.id,
+                "subject_id": subject_id,
+                "attempt": attempt,
+                "source": source,
+                "seq": seq,
+                "kind": event.payload.kind,
+                "at": event.at,
+                "received_at": moment,
+                "note": subject.note,
+                "payload": document(event) if keeps_payload else None,
+            }
+        )
+    identity = (EventRow.subject_id, EventRow.attempt, EventRow.source, EventRow.seq)
+    stored = {tuple(row) for row in insert_new(session, EventRow, rows, returning=identity)}
+    return [
+        (event, subjects[event.subject_id, event.attempt]) for key, event in events.items() if key in stored
+    ]
+
+
+def _apply(session: Session, experiment: Experiment, new: list[tuple[Event, Subject]]) -> None:
+    experiment.last_event_at = now(session)
+    experiment.version += 1
+    known = [(event, subject) for event, subject in new if not subject.is_unknown]
+    touched = ingest_series.store(session, experiment, known)
+    # In the order of causes, so that a batch may hold an end before what led to it.
+    for kind, handle in ingest_states.HANDLERS.items():
+        for event, subject in sorted(known, key=lambda each: (each[0].at, each[0].seq)):
+            if isinstance(event.payload, kind):
+                handle(session, subject, event, touched)
+    _work_out(session, experiment, touched)
+    settle(session, experiment)
+
+
+def _work_out(session: Session, experiment: Experiment, touched: Touched) -> None:
+    session.flush()
+    windows = windows_near(session, touched.spans)
+    look(session, experiment, windows)
+    attempts = touched.attempts | {
+        (window.run_key, window.attempt) for window in windows if window.run_key is not None
+    }
+    ended = select(Attempt, Run).join(Run, Run.key == Attempt.run_key).where(Attempt.outcome.is_not(None))
+    if touched.baseline:
+        ended = ended.where(Run.experiment_id == experiment.id)
+    else:
+        ended = ended.where(Run.key.in_({run_key for run_key, _ in attempts}))
+    for attempt, run in session.execute(ended):
+        if not touched.baseline and (attempt.run_key, attempt.attempt) not in attempts:
+            continue
+        summaries.spent(session, attempt, run)
+        if attempt.attempt == run.attempt:
+            summaries.summarise(session, experiment, run)
+        experiment.compared_at = None
+    session.flush()

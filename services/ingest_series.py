@@ -1,0 +1,199 @@
+"""Events that only bring figures: windows, metric points, power readings, board states."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from sqlalchemy import insert, select
+from sqlalchemy.orm import Session
+
+from phantom_core.protocol import BoardStates, Event, ExperimentStarted, Metrics, PowerSamples, Window
+from services.bulk import MetricRow, insert_metrics
+from services.event_limits import document, name, number, text
+from services.power_blocks import Readings, moment, pack, readings_of
+from services.subjects import Subject, Touched
+from services.summaries import name_of
+from services.tables import BoardStateBlock, Device, Experiment, PowerSample
+from services.tables import Window as WindowRow
+from services.upserts import insert_new
+from services.window_samples import Span
+
+DeviceKeys = dict[tuple[str, str], int]
+
+
+def refusal(event: Event) -> str | None:
+    """Why an event's series can't be stored; None if it can."""
+    if isinstance(event.payload, PowerSamples):
+        try:
+            readings_of(event.payload)
+        except ValueError as error:
+            return str(error)
+    return None
+
+
+def store(session: Session, experiment: Experiment, events: Sequence[tuple[Event, Subject]]) -> Touched:
+    """Writes all figures of the events.
+
+    Args:
+        session: A write session.
+        experiment: The experiment, locked.
+        events: New events about known runs, or the experiment itself.
+
+    Returns:
+        What must be worked out anew.
+    """
+    touched = Touched()
+    devices = _devices(session, experiment, [event for event, _ in events])
+    metrics: list[MetricRow] = []
+    windows, powers, states = [], [], []
+    for event, subject in events:
+        match event.payload:
+            case Metrics() as payload:
+                metrics += _metric_rows(payload, event, subject)
+            case Window() as payload:
+                key = devices[name(payload.host), name(payload.device_uuid)]
+                windows.append(_window_row(payload, event, subject, key))
+                _touch_window(touched, payload, subject, key)
+            case PowerSamples() as payload:
+                key = devices[name(payload.host), name(payload.device_uuid)]
+                readings = readings_of(payload)
+                powers.append(_power_row(payload.method, readings, subject, key))
+                times = readings.monotonic_s
+                touched.spans.append(
+                    Span(key, subject.experiment_attempt, float(times.min()), float(times.max()))
+                )
+            case BoardStates() as payload:
+                key = devices[name(payload.host), name(payload.device_uuid)]
+                row = _states_row(payload, event, subject, key)
+                states.append(row)
+                touched.spans.append(
+                    Span(
+                        key,
+                        subject.experiment_attempt,
+                        row["started_monotonic_s"],
+                        row["ended_monotonic_s"],
+                    )
+                )
+    insert_metrics(session, metrics)
+    for table, rows in ((WindowRow, windows), (PowerSample, powers), (BoardStateBlock, states)):
+        if rows:
+            session.execute(insert(table), rows)
+    return touched
+
+
+def _touch_window(touched: Touched, window: Window, subject: Subject, device_key: int) -> None:
+    start_s = window.started_monotonic_s
+    touched.spans.append(Span(device_key, subject.experiment_attempt, start_s, start_s + window.duration_s))
+    if subject.run is not None:
+        touched.attempts.add((subject.run.key, subject.number))
+    elif window.phase == "idle_before":
+        touched.baseline = True
+
+
+def _devices(session: Session, experiment: Experiment, events: Iterable[Event]) -> DeviceKeys:
+    """Keys of all devices that the events name; those that nobody has described yet get a bare row."""
+    named: set[tuple[str, str]] = set()
+    for event in events:
+        match event.payload:
+            case Window() | PowerSamples() | BoardStates():
+                named.add((name(event.payload.host), name(event.payload.device_uuid)))
+            case ExperimentStarted():
+                named.update((name(device.host), name(device.uuid)) for device in event.payload.devices)
+    if not named:
+        return {}
+    keys = _known_devices(session, experiment)
+    missing = sorted(named - keys.keys())
+    if missing:
+        insert_new(
+            session,
+            Device,
+            [
+                {"experiment_id": experiment.id, "host": host, "uuid": uuid, "attempt": 0}
+                for host, uuid in missing
+            ],
+        )
+        keys = _known_devices(session, experiment)
+    return keys
+
+
+def _known_devices(session: Session, experiment: Experiment) -> DeviceKeys:
+    rows = session.execute(
+        select(Device.host, Device.uuid, Device.key).where(Device.experiment_id == experiment.id)
+    )
+    return {(host, uuid): key for host, uuid, key in rows}
+
+
+def _metric_rows(metrics: Metrics, event: Event, subject: Subject) -> Iterable[MetricRow]:
+    assert subject.run is not None, "metrics of the experiment itself are refused"
+    for point in metrics.points:
+        finite = math.isfinite(point.value)
+        yield (
+            subject.run.key,
+            point.name,
+            subject.number,
+            point.step,
+            event.seq,
+            point.value if finite else None,
+            None if finite else name_of(point.value),
+            number(point.energy_mj),
+            number(point.training_s),
+        )
+
+
+def _window_row(window: Window, event: Event, subject: Subject, device_key: int) -> dict[str, object]:
+    strange = window.energy_mj is not None and not math.isfinite(window.energy_mj)
+    return {
+        "experiment_id": subject.experiment.id,
+        "run_key": subject.run.key if subject.run else None,
+        "device_key": device_key,
+        "attempt": subject.number,
+        "experiment_attempt": subject.experiment_attempt,
+        "source": event.source,
+        "seq": event.seq,
+        "phase": window.phase,
+        "number": window.index,
+        "charged": window.charged,
+        "started_at": window.started_at,
+        "started_monotonic_s": window.started_monotonic_s,
+        "duration_s": window.duration_s,
+        "steps": window.steps,
+        "samples": window.samples,
+        "energy_mj": number(window.energy_mj),
+        "uncertainty_mj": number(window.uncertainty_mj),
+        "method": window.method,
+        "scope": window.scope,
+        "reason": f"the meter said {window.energy_mj}" if strange else text(window.reason),
+        "flags": [name(flag) for flag in window.flags] or None,
+        "sample_count": 0,
+    }
+
+
+def _power_row(method: str, readings: Readings, subject: Subject, device_key: int) -> dict[str, object]:
+    power_mw = readings.power_mw[~np.isnan(readings.power_mw)]
+    return {
+        "device_key": device_key,
+        "experiment_attempt": subject.experiment_attempt,
+        "method": method,
+        "started_at": moment(int(readings.at_us.min())),
+        "ended_at": moment(int(readings.at_us.max())),
+        "started_monotonic_s": float(readings.monotonic_s.min()),
+        "ended_monotonic_s": float(readings.monotonic_s.max()),
+        "sample_count": len(readings.power_mw),
+        "missing_count": len(readings.power_mw) - len(power_mw),
+        "least_mw": float(power_mw.min()) if len(power_mw) else None,
+        "mean_mw": float(power_mw.mean()) if len(power_mw) else None,
+        "greatest_mw": float(power_mw.max()) if len(power_mw) else None,
+        "readings": pack(readings),
+    }
+
+
+def _states_row(board: BoardStates, event: Event, subject: Subject, device_key: int) -> dict[str, float]:
+    times = [state.monotonic_s for state in board.states]
+    return {
+        "device_key": device_key,
+        "experiment_attempt": subject.experiment_attempt,
+        "started_at": min(state.at for state in board.states),
+        "started_monotonic_s": min(times),
+        "ended_monotonic_s": max(times),
+        "states": document(event)["states"],
+    }

@@ -1,0 +1,161 @@
+"""Events that change states: the worker group reported, a run began or ended, the job said its last word."""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from phantom_core.protocol import (
+    Event,
+    ExperimentFinished,
+    ExperimentStarted,
+    Progress,
+    RunFinished,
+    RunStarted,
+)
+from services.database import now
+from services.event_limits import document, name, number, text
+from services.moves import move_experiment, move_run
+from services.states import ExperimentState, RunState
+from services.subjects import Subject, Touched
+from services.tables import Device, Experiment
+from services.tables import Event as EventRow
+
+Handler = Callable[[Session, Subject, Event, Touched], None]
+
+
+def experiment_started(session: Session, subject: Subject, event: Event, touched: Touched) -> None:
+    """Describes devices and environment; the experiment is running."""
+    payload, experiment = event.payload, subject.experiment
+    assert isinstance(payload, ExperimentStarted)
+    _describe_devices(session, experiment, payload, subject.number)
+    if subject.note is not None or subject.run is not None:
+        return
+    told = document(event)
+    experiment.environment = {part: told[part] for part in ("backend", "ranks", "versions")}
+    touched.baseline = True
+    moved = move_experiment(
+        session,
+        experiment.id,
+        ExperimentState.RUNNING,
+        expected={ExperimentState.LEASED, ExperimentState.STARTING},
+    )
+    if moved or experiment.state == ExperimentState.RUNNING:
+        experiment.running_at = _no_later(event.at, now(session))
+
+
+def run_started(session: Session, subject: Subject, event: Event, _touched: Touched) -> None:
+    """A run began its set-up."""
+    run, attempt, experiment = subject.run, subject.attempt, subject.experiment
+    if run is None or attempt is None:
+        return
+    attempt.started_at = event.at
+    if experiment.first_run_at is None or event.at < experiment.first_run_at:
+        experiment.first_run_at = event.at
+    if subject.note is not None:
+        return
+    move_run(session, run, RunState.RUNNING, at=event.at)
+    run.started_at = event.at
+
+
+def run_finished(session: Session, subject: Subject, event: Event, touched: Touched) -> None:
+    """A run ended; the rest of its summary comes from its windows."""
+    run, attempt, payload = subject.run, subject.attempt, event.payload
+    assert isinstance(payload, RunFinished)
+    if run is None or attempt is None:
+        return
+    touched.attempts.add((run.key, subject.number))
+    if attempt.finish is not None:
+        _note(session, event, "this attempt's end was told before; nothing changed")
+        return
+    attempt.finish = document(event)
+    if attempt.outcome is None:
+        attempt.outcome, attempt.reason = payload.outcome, payload.reason
+        attempt.message, attempt.finished_at = text(payload.message), event.at
+    if subject.note is not None:
+        return
+    if RunState(run.state).is_terminal:
+        _note(session, event, f"the run had ended as {run.state}; its figures are kept, its state is final")
+        return
+    if run.state == RunState.QUEUED:
+        move_run(session, run, RunState.RUNNING, at=attempt.started_at or event.at)
+    move_run(
+        session,
+        run,
+        RunState(payload.outcome),
+        reason=payload.reason,
+        message=text(payload.message),
+        at=event.at,
+    )
+
+
+def experiment_finished(session: Session, subject: Subject, event: Event, _touched: Touched) -> None:
+    """The job's last word; `endings.settle` acts on it once the runs have ended."""
+    payload, experiment = event.payload, subject.experiment
+    assert isinstance(payload, ExperimentFinished)
+    if subject.note is not None or subject.run is not None:
+        return
+    if experiment.reported_outcome is not None:
+        _note(session, event, "the job's end was told before; nothing changed")
+        return
+    experiment.reported_outcome = payload.outcome
+    experiment.reported_reason = payload.reason
+    experiment.reported_message = text(payload.message)
+
+
+def progress(_session: Session, subject: Subject, event: Event, _touched: Touched) -> None:
+    """A line for people; the latest by the job's clock stands."""
+    payload, experiment = event.payload, subject.experiment
+    assert isinstance(payload, Progress)
+    if subject.note is not None:
+        return
+    line = f"{payload.message} ({payload.done} of {payload.total} runs)"
+    latest = (experiment.progress_at or event.at, experiment.progress or "")
+    if (event.at, line) >= latest:
+        experiment.progress_at, experiment.progress = event.at, text(line)
+
+
+HANDLERS: Mapping[type, Handler] = {
+    ExperimentStarted: experiment_started,
+    RunStarted: run_started,
+    RunFinished: run_finished,
+    Progress: progress,
+    ExperimentFinished: experiment_finished,
+}
+"""What each kind does, in the order of causes."""
+
+
+def _describe_devices(
+    session: Session, experiment: Experiment, started: ExperimentStarted, attempt: int
+) -> None:
+    rows = {
+        (row.host, row.uuid): row
+        for row in session.scalars(select(Device).where(Device.experiment_id == experiment.id))
+    }
+    for device in started.devices:
+        row = rows[name(device.host), name(device.uuid)]
+        if attempt < row.attempt:
+            continue
+        row.attempt = attempt
+        row.kind, row.name = device.kind, name(device.name)
+        row.method, row.scope, row.reason = device.method, device.scope, text(device.reason)
+        row.driver = text(device.driver, 64)
+        row.power_limit_mw, row.memory_bytes = number(device.power_limit_mw), device.memory_bytes
+
+
+def _note(session: Session, event: Event, note: str) -> None:
+    session.execute(
+        update(EventRow)
+        .where(
+            EventRow.subject_id == event.subject_id,
+            EventRow.attempt == event.attempt,
+            EventRow.source == event.source,
+            EventRow.seq == event.seq,
+        )
+        .values(note=note)
+    )
+
+
+def _no_later(at: datetime, moment: datetime) -> datetime:
+    return min(at, moment)

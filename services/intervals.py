@@ -1,0 +1,75 @@
+"""A 95 % interval for the geometric mean of paired ratios, sound for as few as three pairs.
+
+A percentile bootstrap of n numbers is too narrow by about sqrt((n - 1) / n) z / t, and can't leave their
+range. Hesterberg (2015, The American Statistician 69:4, section 5.3) widens its level to
+
+    alpha' / 2 = Phi( -sqrt(n / (n - 1)) t_{n-1, alpha/2} )
+
+which mends the first fault, not the second: three numbers bracket their mean only three times in four. So
+each end is the outer one of that interval and of Student's t interval, which is exact for normal log-ratios
+of any number. A test simulates the coverage.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+LEVEL = 0.95
+"""Confidence of every interval."""
+RESAMPLES = 9_999
+"""Bootstrap samples."""
+FEWEST_PAIRS = 3
+"""Pairs below which no interval is given."""
+
+
+@dataclass(frozen=True)
+class RatioInterval:
+    """Geometric mean of ratios, and where the true one lies with 95 % confidence."""
+
+    ratio: float
+    """Geometric mean."""
+    low: float
+    """Lower end."""
+    high: float
+    """Upper end."""
+
+
+def ratio_intervals(log_ratios: Sequence[Sequence[float]], seed: int) -> list[RatioInterval]:
+    """Intervals for several series of paired log-ratios of equal length.
+
+    Args:
+        log_ratios: One row for each series, one column for each pair; natural logarithms, all finite.
+        seed: Of the resampling; equal seeds give equal intervals.
+
+    Returns:
+        One interval for each series.
+
+    Raises:
+        ValueError: Fewer than three pairs.
+    """
+    # SciPy takes a second to load, which a service that compares nothing yet need not spend.
+    import numpy as np
+    from scipy import stats
+
+    data = np.asarray(log_ratios, dtype=np.float64)
+    if data.ndim != 2 or data.shape[1] < FEWEST_PAIRS:
+        raise ValueError(f"log-ratios of shape {data.shape}: an interval needs {FEWEST_PAIRS} pairs or more")
+    pairs = data.shape[1]
+    means = data.mean(axis=1)
+    t = stats.t.ppf(0.5 + LEVEL / 2, pairs - 1)
+    half_widths = t * data.std(axis=1, ddof=1) / np.sqrt(pairs)
+    tail = stats.norm.cdf(-np.sqrt(pairs / (pairs - 1)) * t)
+    bootstrap = stats.bootstrap(
+        (data,),
+        np.mean,
+        axis=1,
+        n_resamples=RESAMPLES,
+        confidence_level=1 - 2 * tail,
+        method="percentile",
+        rng=np.random.default_rng(seed),
+    ).confidence_interval
+    low = np.minimum(means - half_widths, bootstrap.low)
+    high = np.maximum(means + half_widths, bootstrap.high)
+    return [
+        RatioInterval(float(np.exp(mean)), float(np.exp(start)), float(np.exp(end)))
+        for mean, start, end in zip(means, low, high, strict=True)
+    ]

@@ -1,0 +1,297 @@
+"""Two arms of one experiment, paired by round: ratio, interval, verdict, and what stands in the way.
+
+A pair is what both arms gave in one round. Its log-ratio cancels whatever both shared: boards, temperature,
+seed, hour. Rounds without a sound pair are left out, each with its reason; three pairs make a verdict.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from phantom_core.flags import FLAGS, Flag, blocking
+from phantom_core.meters.windows import window_flags
+from services.intervals import FEWEST_PAIRS, RatioInterval, ratio_intervals
+from services.metrics import METRICS, Kind, Metric
+from services.states import RunState
+from services.summaries import ordered
+from services.tables import Arm, Device, Run
+from services.verdicts import Finding, sentence
+from services.views import ArmComparison, ExcludedRound, MetricComparison, Verdict
+
+LOSS_TOLERANCE = 0.01
+"""Losses that differ by more than this share, beyond their interval, are said beside a verdict."""
+
+
+@dataclass(frozen=True)
+class Board:
+    """What matters of a board to a comparison."""
+
+    key: int
+    name: str | None
+    power_limit_mw: float | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run as a side of a pair."""
+
+    run: Run
+    boards: frozenset[Board]
+
+
+@dataclass(frozen=True)
+class ArmRuns:
+    """All runs of one arm."""
+
+    arm: Arm
+    by_round: Mapping[int, Outcome]
+
+    @classmethod
+    def of(cls, arm: Arm, runs: Sequence[Run], devices: Mapping[int, Device]) -> "ArmRuns":
+        """The arm's runs among those of an experiment."""
+        boards = {key: Board(key, device.name, device.power_limit_mw) for key, device in devices.items()}
+        return cls(
+            arm,
+            {
+                run.round: Outcome(
+                    run, frozenset(boards[key] for key in run.device_keys or () if key in boards)
+                )
+                for run in runs
+                if run.arm_key == arm.key
+            },
+        )
+
+    @property
+    def parameters(self) -> int | None:
+        """Weights: counted if a run did, else from the formulas."""
+        counted = next(
+            (side.run.parameters for side in self.by_round.values() if side.run.parameters is not None),
+            None,
+        )
+        return counted if counted is not None else (self.arm.cost or {}).get("parameters")
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """One metric of two arms, round by round."""
+
+    rounds: tuple[int, ...]
+    arm: tuple[float, ...]
+    baseline: tuple[float, ...]
+    excluded: tuple[ExcludedRound, ...]
+    flags: frozenset[str]
+    blocked: frozenset[str]
+
+    @property
+    def log_ratios(self) -> list[float]:
+        """ln(arm / baseline) of each pair."""
+        return [math.log(a / b) for a, b in zip(self.arm, self.baseline, strict=True)]
+
+
+def primary_metric(stop_kind: str) -> str:
+    """What an experiment's verdicts rest on: energy to the target if it has one, else energy per step."""
+    return "energy_to_target_mj" if stop_kind == "target_loss" else "energy_per_step_mj"
+
+
+def compare_arm(
+    arm: ArmRuns, baseline: ArmRuns, primary: str, rounds_planned: int, seed: int
+) -> ArmComparison:
+    """One arm against the baseline in every metric that the experiment has.
+
+    Args:
+        arm: The arm.
+        baseline: What it is compared with.
+        primary: Name of the metric that the verdict rests on.
+        rounds_planned: Passes over all arms that were asked for.
+        seed: Of the bootstrap.
+    """
+    has_target = primary == "energy_to_target_mj"
+    metrics = [metric for metric in METRICS if has_target or not metric.of_target]
+    pairs = {metric.name: _pair(metric, arm, baseline) for metric in metrics}
+    intervals = _intervals(pairs, seed)
+    loss_differs = not has_target and _differs(intervals.get("final_evaluation_loss"))
+    compared = []
+    for metric in metrics:
+        extra = {Flag.LOSS_DIFFERS} if loss_differs and metric.kind is not Kind.LOSS else set()
+        compared.append(
+            _compared(
+                metric,
+                pairs[metric.name],
+                intervals.get(metric.name),
+                extra,
+                metric.name == primary,
+                rounds_planned,
+            )
+        )
+    ours, theirs = arm.parameters, baseline.parameters
+    return ArmComparison(
+        arm=arm.arm.name,
+        strategy=arm.arm.strategy,
+        control_of=tuple(arm.arm.control_of),
+        primary=next(metric for metric in compared if metric.is_primary),
+        metrics=tuple(compared),
+        parameters_ratio=ours / theirs if ours and theirs else None,
+    )
+
+
+def _pair(metric: Metric, arm: ArmRuns, baseline: ArmRuns) -> Pairs:
+    rounds, ours, theirs = [], [], []
+    excluded: list[ExcludedRound] = []
+    flags: set[str] = set()
+    blocked: set[str] = set()
+    for number in sorted(arm.by_round.keys() & baseline.by_round.keys()):
+        a, b = arm.by_round[number], baseline.by_round[number]
+        reason = (
+            _unfinished(a, b, arm, baseline)
+            or _without(metric, a.run, arm.arm.name)
+            or _without(metric, b.run, baseline.arm.name)
+        )
+        raised = _flags(metric, a, b, arm.arm, baseline.arm)
+        stops = blocking(raised)
+        if reason is None and stops:
+            reason = "; ".join(f"{flag.value}: {FLAGS[flag].meaning}" for flag in stops)
+            blocked.update(flag.value for flag in stops)
+        if reason is not None:
+            excluded.append(ExcludedRound(round=number, reason=reason))
+            continue
+        rounds.append(number)
+        ours.append(float(getattr(a.run, metric.name)))
+        theirs.append(float(getattr(b.run, metric.name)))
+        flags.update(raised)
+    return Pairs(
+        tuple(rounds), tuple(ours), tuple(theirs), tuple(excluded), frozenset(flags), frozenset(blocked)
+    )
+
+
+def _unfinished(a: Outcome, b: Outcome, arm: ArmRuns, baseline: ArmRuns) -> str | None:
+    for side, runs in ((a, arm), (b, baseline)):
+        if side.run.state != RunState.SUCCEEDED:
+            why = f" ({side.run.reason})" if side.run.reason else ""
+            return f"{runs.arm.name!r} is {side.run.state}{why}"
+    return None
+
+
+def _without(metric: Metric, run: Run, arm: str) -> str | None:
+    """Why a run gives no value; None if it gives one."""
+    value = getattr(run, metric.name)
+    if value is None:
+        strange = (run.non_finite or {}).get(metric.name)
+        if strange is not None:
+            return f"{metric.words} of {arm!r} is {strange}"
+        if metric.of_target and run.target_step is None:
+            return f"{arm!r} did not reach the target loss"
+        why = f": {run.energy_reason}" if metric.kind is Kind.ENERGY and run.energy_reason else ""
+        return f"{metric.words} of {arm!r} is unknown{why}"
+    if not value > 0:
+        return f"{metric.words} of {arm!r} is {value:g}, which has no ratio"
+    return None
+
+
+def _flags(metric: Metric, a: Outcome, b: Outcome, arm: Arm, baseline: Arm) -> set[str]:
+    """What stands beside the pair in this metric."""
+    raised = {flag for side in (a, b) for flag in side.run.flags or () if metric.minds(flag)}
+    seconds = [metric.window_s(side.run) for side in (a, b)]
+    if metric.kind is Kind.ENERGY:
+        raised.update(flag for each in seconds if each is not None for flag in window_flags(each))
+        if (a.run.method, a.run.scope) != (b.run.method, b.run.scope):
+            raised.add(Flag.METHOD_CHANGED)
+    if metric.kind is not Kind.LOSS:
+        if not (a.boards <= b.boards or b.boards <= a.boards) or _names(a) != _names(b):
+            raised.add(Flag.HARDWARE_DIFFERS)
+        if _limits(a) != _limits(b):
+            raised.add(Flag.CLOCKS_DIFFER)
+        if arm.dtype != baseline.dtype:
+            raised.add(Flag.DTYPE_DIFFERS)
+    return raised
+
+
+def _names(side: Outcome) -> set[str | None]:
+    return {board.name for board in side.boards}
+
+
+def _limits(side: Outcome) -> set[float | None]:
+    return {board.power_limit_mw for board in side.boards}
+
+
+def _intervals(pairs: Mapping[str, Pairs], seed: int) -> dict[str, RatioInterval]:
+    """Intervals of all metrics that have enough pairs; equal numbers of pairs in one go, which is quicker."""
+    by_count: dict[int, list[str]] = {}
+    for name, each in pairs.items():
+        if len(each.rounds) >= FEWEST_PAIRS:
+            by_count.setdefault(len(each.rounds), []).append(name)
+    found: dict[str, RatioInterval] = {}
+    for names in by_count.values():
+        intervals = ratio_intervals([pairs[name].log_ratios for name in names], seed)
+        found.update(zip(names, intervals, strict=True))
+    return found
+
+
+def _differs(loss: RatioInterval | None) -> bool:
+    return loss is not None and not loss.low <= 1 <= loss.high and abs(loss.ratio - 1) > LOSS_TOLERANCE
+
+
+def _compared(
+    metric: Metric,
+    pairs: Pairs,
+    interval: RatioInterval | None,
+    extra: set[Flag],
+    is_primary: bool,
+    rounds_planned: int,
+) -> MetricComparison:
+    verdict = _verdict(interval)
+    reason = None if interval else _too_few(pairs, rounds_planned)
+    flags = set(pairs.flags) | ({flag.value for flag in extra} if interval else set())
+    if interval is not None and _drifts(pairs):
+        flags.add(Flag.DRIFT.value)
+    finding = Finding(metric, verdict, interval, len(pairs.rounds), reason, Flag.ESTIMATED in flags)
+    return MetricComparison(
+        metric=metric.name,
+        is_primary=is_primary,
+        verdict=verdict,
+        sentence=sentence(finding),
+        ratio=interval.ratio if interval else None,
+        ratio_low=interval.low if interval else None,
+        ratio_high=interval.high if interval else None,
+        pairs=len(pairs.rounds),
+        arm_mean=_geometric_mean(pairs.arm),
+        baseline_mean=_geometric_mean(pairs.baseline),
+        excluded=pairs.excluded,
+        reason=reason,
+        flags=tuple(ordered(flags)),
+        blocking_flags=tuple(ordered(pairs.blocked)),
+    )
+
+
+def _verdict(interval: RatioInterval | None) -> Verdict:
+    if interval is None:
+        return "not_comparable"
+    if interval.high < 1:
+        return "saves"
+    return "costs_more" if interval.low > 1 else "no_difference_shown"
+
+
+def _too_few(pairs: Pairs, rounds_planned: int) -> str:
+    have = len(pairs.rounds)
+    if rounds_planned < FEWEST_PAIRS:
+        return f"{rounds_planned} round{'s' * (rounds_planned != 1)} asked for, {FEWEST_PAIRS} are needed"
+    causes = Counter(each.reason for each in pairs.excluded)
+    why = "; ".join(
+        f"{reason} ({count} round{'s' * (count != 1)})" for reason, count in causes.most_common(3)
+    )
+    return f"{have} of {rounds_planned} rounds can be paired, {FEWEST_PAIRS} are needed" + (
+        f": {why}" if why else ""
+    )
+
+
+def _drifts(pairs: Pairs) -> bool:
+    """Whether the ratio moves with the order of the rounds, by more than chance in a hundred."""
+    if len(pairs.rounds) < 5 or len(set(pairs.log_ratios)) == 1:
+        return False
+    from scipy import stats
+
+    return bool(stats.linregress(pairs.rounds, pairs.log_ratios).pvalue < 0.01)
+
+
+def _geometric_mean(values: Sequence[float]) -> float | None:
+    return math.exp(math.fsum(math.log(value) for value in values) / len(values)) if values else None

@@ -1,0 +1,303 @@
+"""A run's summary: the figures of its row, from its windows, its samples and what its ranks reported.
+
+Only charged windows count; a board that two sources tell of counts once; a sum that misses a board or a
+window is unknown, with the reason, and never too low. Everything is worked out anew from the rows, so the
+order in which events came leaves no trace.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from phantom_core.flags import Flag
+from phantom_core.meters.windows import methods_disagree, window_flags
+from phantom_core.protocol import RunFinished
+from services.tables import Arm, Attempt, Device, Experiment, Run, Window
+
+MIXED = "mixed"
+"""Method or scope of a figure whose windows differ in it."""
+
+
+LOST_AFTER_S = 2.0
+"""Windows at least this long without a single power sample mean that the sampler was gone."""
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Windows of one kind together."""
+
+    energy_mj: float | None = None
+    uncertainty_mj: float | None = None
+    integral_mj: float | None = None
+    integral_uncertainty_mj: float | None = None
+    seconds: float = 0.0
+    steps: int = 0
+    samples: int = 0
+    sample_count: int = 0
+    largest_gap_s: float | None = None
+    method: str | None = None
+    scope: str | None = None
+    reason: str | None = None
+    flags: frozenset[str] = field(default_factory=frozenset)
+
+
+def summarise(session: Session, experiment: Experiment, run: Run) -> None:
+    """Fills in a run's summary from the rows of its current attempt.
+
+    Does nothing before the job said how the run ended.
+    """
+    attempt = session.get(Attempt, (run.key, run.attempt))
+    if attempt is None or attempt.finish is None:
+        return
+    finish = RunFinished.model_validate(attempt.finish)
+    windows = _distinct(_windows(session, run))
+    charged = [window for window in windows if window.charged]
+    devices = _devices_of_arm(session, experiment, run) | {window.device_key for window in charged}
+    training = _sum([window for window in charged if window.phase == "training"], devices)
+    if training.steps < finish.steps:
+        missing = f"training windows hold {training.steps} of {finish.steps} steps; the others have not come"
+        training = _unknown(training, missing)
+    steady = _sum([window for window in charged if window.phase == "steady"], devices)
+    per_step = steady if steady.steps else training
+    idle_power_mw, idle_flags = _idle_power(session, experiment, attempt.experiment_attempt, devices)
+    _copy_report(run, finish)
+    told_s = finish.training_s
+    run.training_s = told_s if told_s is not None and math.isfinite(told_s) else training.seconds
+    run.energy_training_mj = training.energy_mj
+    run.energy_training_uncertainty_mj = training.uncertainty_mj
+    run.energy_setup_mj = _energy(charged, "setup")
+    run.energy_evaluation_mj = _energy(charged, "evaluation")
+    run.energy_idle_boards_mj = _total([window for window in windows if not window.charged])
+    run.steady_s = steady.seconds if steady.steps else None
+    run.steady_steps = steady.steps or None
+    run.energy_steady_mj = steady.energy_mj
+    run.per_step_phase = "steady" if steady.steps else "training" if training.steps else None
+    run.energy_per_step_mj = _ratio(per_step.energy_mj, per_step.steps)
+    run.energy_per_step_uncertainty_mj = _ratio(per_step.uncertainty_mj, per_step.steps)
+    run.energy_per_sample_mj = _ratio(per_step.energy_mj, per_step.samples)
+    run.seconds_per_step = _ratio(per_step.seconds, per_step.steps)
+    run.idle_power_mw = idle_power_mw
+    run.energy_net_mj = (
+        None
+        if training.energy_mj is None or idle_power_mw is None
+        else training.energy_mj - idle_power_mw * training.seconds
+    )
+    run.energy_integral_mj = training.integral_mj
+    run.sample_count = training.sample_count
+    run.largest_gap_s = training.largest_gap_s
+    run.device_keys = sorted(devices)
+    run.method, run.scope = per_step.method, per_step.scope
+    run.energy_reason = training.reason or per_step.reason
+    flags = training.flags | steady.flags | idle_flags | _run_flags(session, run, training, per_step)
+    run.flags = ordered(flags)
+
+
+def spent(session: Session, attempt: Attempt, run: Run) -> None:
+    """Fills in what one attempt has used so far over the arm's boards, whatever became of it."""
+    windows = _distinct(_windows(session, run, attempt.attempt))
+    attempt.energy_mj = _total([window for window in windows if window.charged])
+
+
+def ordered(flags: Iterable[str]) -> list[str]:
+    """Flags in the order of their table; those of a newer job, which it doesn't have, at the end."""
+    given = set(flags)
+    known = [flag.value for flag in Flag if flag in given]
+    return known + sorted(given.difference(known))
+
+
+def _copy_report(run: Run, finish: RunFinished) -> None:
+    copied = (
+        "final_train_loss",
+        "final_evaluation_loss",
+        "steps",
+        "samples",
+        "target_step",
+        "energy_to_target_mj",
+        "seconds_to_target",
+        "step_mode",
+        "step_mode_reason",
+        "parameters",
+        "peak_memory_bytes",
+        "flops_per_step",
+        "bytes_sent_per_step",
+    )
+    strange: dict[str, str] = {}
+    for name in copied:
+        value = getattr(finish, name)
+        if isinstance(value, float) and not math.isfinite(value):
+            strange[name] = name_of(value)
+            value = None
+        setattr(run, name, value)
+    run.non_finite = strange or None
+
+
+def name_of(value: float) -> str:
+    """`nan`, `inf` or `-inf`."""
+    return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+
+
+def _windows(session: Session, run: Run, attempt: int | None = None) -> Sequence[Window]:
+    return session.scalars(
+        select(Window).where(
+            Window.run_key == run.key, Window.attempt == (run.attempt if attempt is None else attempt)
+        )
+    ).all()
+
+
+def _distinct(windows: Iterable[Window]) -> list[Window]:
+    """One window for each phase, number and device: a known energy before an unknown one, then by source."""
+    best: dict[tuple[str, int, int], Window] = {}
+    for window in sorted(windows, key=lambda each: (each.energy_mj is None, each.source, each.seq)):
+        best.setdefault((window.phase, window.number, window.device_key), window)
+    return sorted(best.values(), key=lambda each: (each.phase, each.number, each.device_key))
+
+
+def _sum(windows: Sequence[Window], devices: set[int]) -> Sum:
+    """Common windows over all of the devices."""
+    if not windows:
+        return Sum(reason="no such window was reported")
+    numbers = sorted({window.number for window in windows})
+    here = {(window.number, window.device_key) for window in windows}
+    gaps = [(number, device) for number in numbers for device in devices if (number, device) not in here]
+    # Barriers at both ends make a window common; the clocks of its hosts differ by the barriers' own time.
+    seconds = math.fsum(max(w.duration_s for w in windows if w.number == number) for number in numbers)
+    leader = min(window.device_key for window in windows)
+    led = [window for window in windows if window.device_key == leader]
+    unknown = next((window for window in windows if window.energy_mj is None), None)
+    whole = Sum(
+        energy_mj=_added(window.energy_mj for window in windows),
+        uncertainty_mj=_added(window.uncertainty_mj for window in windows),
+        integral_mj=_added(window.integral_mj for window in windows),
+        integral_uncertainty_mj=_added(window.integral_uncertainty_mj for window in windows),
+        seconds=seconds,
+        steps=sum(window.steps for window in led),
+        samples=sum(window.samples for window in led),
+        sample_count=sum(window.sample_count for window in windows),
+        largest_gap_s=max((w.largest_gap_s for w in windows if w.largest_gap_s is not None), default=None),
+        method=_one({window.method for window in windows}),
+        scope=_one({window.scope for window in windows}),
+        reason=unknown.reason if unknown else next((w.reason for w in windows if w.reason), None),
+        flags=frozenset(
+            flag for window in windows for flag in [*(window.flags or ()), *(window.seen_flags or ())]
+        ),
+    )
+    if gaps:
+        return _unknown(whole, f"{windows[0].phase} window {gaps[0][0]} has not come from all boards")
+    return whole
+
+
+def _unknown(known: Sum, reason: str) -> Sum:
+    return Sum(
+        seconds=known.seconds,
+        steps=known.steps,
+        samples=known.samples,
+        sample_count=known.sample_count,
+        largest_gap_s=known.largest_gap_s,
+        method=known.method,
+        scope=known.scope,
+        reason=reason,
+        flags=known.flags | {Flag.ENERGY_UNKNOWN},
+    )
+
+
+def _devices_of_arm(session: Session, experiment: Experiment, run: Run) -> set[int]:
+    """The boards that an arm uses: those of its ranks, the first of the worker group."""
+    arm = session.get_one(Arm, run.arm_key)
+    ranks = (experiment.environment or {}).get("ranks", [])
+    names = {(rank["host"], rank["device_uuid"]) for rank in ranks if rank["rank"] < arm.world_size}
+    if not names:
+        return set()
+    devices = session.scalars(select(Device).where(Device.experiment_id == experiment.id))
+    return {device.key for device in devices if (device.host, device.uuid) in names}
+
+
+def _idle_power(
+    session: Session, experiment: Experiment, experiment_attempt: int, devices: set[int]
+) -> tuple[float | None, frozenset[str]]:
+    """Idle power of the boards together before the first round, milliwatts."""
+    windows = _distinct(
+        session.scalars(
+            select(Window).where(
+                Window.experiment_id == experiment.id,
+                Window.phase == "idle_before",
+                Window.experiment_attempt == experiment_attempt,
+                Window.device_key.in_(devices),
+            )
+        )
+    )
+    flags = frozenset(
+        flag for window in windows for flag in window.flags or () if flag == Flag.NOT_IDLE_BASELINE
+    )
+    powers = {
+        window.device_key: window.energy_mj / window.duration_s
+        for window in windows
+        if window.energy_mj is not None and window.duration_s > 0
+    }
+    if not devices or powers.keys() != devices:
+        return None, flags
+    return math.fsum(powers.values()), flags
+
+
+def _run_flags(session: Session, run: Run, training: Sum, per_step: Sum) -> frozenset[str]:
+    flags: set[str] = set()
+    if per_step.steps:
+        flags.update(window_flags(per_step.seconds))
+        if per_step.energy_mj is None:
+            flags.add(Flag.ENERGY_UNKNOWN)
+    if "estimate" in {training.method, per_step.method}:
+        flags.add(Flag.ESTIMATED)
+    elif _disagree(per_step):
+        flags.add(Flag.METHODS_DISAGREE)
+    if per_step.seconds >= LOST_AFTER_S and per_step.sample_count == 0:
+        flags.add(Flag.SAMPLER_LOST)
+    if run.step_mode == "eager" and run.step_mode_reason is not None and _on_gpu(session, run):
+        flags.add(Flag.GRAPH_FALLBACK)
+    return frozenset(flags)
+
+
+def _disagree(total: Sum) -> bool:
+    """Whether counter and integral differ by more than 5 %, and by more than both may be off."""
+    if not methods_disagree(total.energy_mj, total.integral_mj):
+        return False
+    assert total.energy_mj is not None
+    assert total.integral_mj is not None
+    allowed_mj = (total.uncertainty_mj or 0.0) + (total.integral_uncertainty_mj or 0.0)
+    return abs(total.energy_mj - total.integral_mj) > allowed_mj
+
+
+def _on_gpu(session: Session, run: Run) -> bool:
+    return (
+        session.scalars(
+            select(Device.key)
+            .where(Device.experiment_id == run.experiment_id, Device.kind.in_(["cuda", "rocm"]))
+            .limit(1)
+        ).first()
+        is not None
+    )
+
+
+def _energy(charged: Sequence[Window], phase: str) -> float | None:
+    return _total([window for window in charged if window.phase == phase])
+
+
+def _total(windows: Sequence[Window]) -> float | None:
+    return _added(window.energy_mj for window in windows) if windows else None
+
+
+def _added(values: Iterable[float | None]) -> float | None:
+    """The sum; None if one of them is unknown."""
+    known = list(values)
+    if any(value is None for value in known):
+        return None
+    return math.fsum(value for value in known if value is not None)
+
+
+def _one(names: set[str | None]) -> str | None:
+    return names.pop() if len(names) == 1 else MIXED
+
+
+def _ratio(total: float | None, count: int) -> float | None:
+    return None if total is None or not count else total / count

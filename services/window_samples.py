@@ -1,0 +1,170 @@
+"""What samplers saw while a window lasted: integral of power, gaps, throttling, company on the board.
+
+It is worked out for each window on its own, when the window or a sample in or around it arrives, so that a
+late block costs one window and never a whole run.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from phantom_core.flags import Flag
+from phantom_core.meters.company import state_flags
+from phantom_core.meters.integration import integrate_power
+from phantom_core.protocol import BoardState
+from services.power_blocks import joined, unpack
+from services.tables import BoardStateBlock, Device, Experiment, PowerSample, Window
+
+MARGIN_S = 5.0
+"""Seconds around a window in which samples still matter: the edges are interpolated between two."""
+MERGED_WITHIN_S = 60.0
+"""Spans of one device that are closer than this are looked at together."""
+PREFERRED = ("instant", "average", "estimate")
+"""Which power is integrated where a device has several; momentary readings lag least."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Stretch of one device's time in which something new arrived."""
+
+    device_key: int
+    experiment_attempt: int
+    start_s: float
+    end_s: float
+
+    def covers(self, other: "Span") -> bool:
+        """Whether the other lies wholly in this one."""
+        same = (self.device_key, self.experiment_attempt) == (other.device_key, other.experiment_attempt)
+        return same and self.start_s <= other.start_s and other.end_s <= self.end_s
+
+
+def windows_near(session: Session, spans: Iterable[Span]) -> list[Window]:
+    """The windows that the spans lie in or near, each once."""
+    found: dict[int, Window] = {}
+    for span in _merged(spans):
+        near = session.scalars(
+            select(Window).where(
+                Window.device_key == span.device_key,
+                Window.experiment_attempt == span.experiment_attempt,
+                Window.started_monotonic_s <= span.end_s + MARGIN_S,
+                Window.started_monotonic_s + Window.duration_s >= span.start_s - MARGIN_S,
+            )
+        )
+        found.update((window.key, window) for window in near)
+    return [found[key] for key in sorted(found)]
+
+
+def look(session: Session, experiment: Experiment, windows: Sequence[Window]) -> None:
+    """Works out what samplers saw during each window.
+
+    Args:
+        session: A write session.
+        experiment: Whose windows they are.
+        windows: Which.
+    """
+    if not windows:
+        return
+    rate_hz = float(experiment.spec["measurement"]["sample_rate_hz"])
+    ranks = _ranks_by_device(session, experiment)
+    spans = _merged(_span(window) for window in windows)
+    for span in spans:
+        seen = _Seen.in_span(session, span)
+        for window in windows:
+            if span.covers(_span(window)):
+                # Ranks don't tell their process ids, which mean nothing outside a container anyway. Ids that
+                # no process has make `board_shared` compare how many processes there are and should be.
+                own = range(-max(1, ranks.get(window.device_key, 0)), 0)
+                seen.into(window, rate_hz, own)
+    session.flush()
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """Samples and states of one device over one span."""
+
+    monotonic_s: NDArray[np.float64]
+    power_mw: NDArray[np.float64]
+    states: Sequence[BoardState]
+
+    @classmethod
+    def in_span(cls, session: Session, span: Span) -> Self:
+        rows = session.execute(
+            select(PowerSample.method, PowerSample.readings).where(
+                PowerSample.device_key == span.device_key,
+                PowerSample.experiment_attempt == span.experiment_attempt,
+                PowerSample.started_monotonic_s <= span.end_s + MARGIN_S,
+                PowerSample.ended_monotonic_s >= span.start_s - MARGIN_S,
+            )
+        ).all()
+        method = next((name for name in PREFERRED if any(row.method == name for row in rows)), None)
+        blocks = [unpack(row.readings) for row in rows if row.method == method]
+        blocks_of_states = session.scalars(
+            select(BoardStateBlock.states).where(
+                BoardStateBlock.device_key == span.device_key,
+                BoardStateBlock.experiment_attempt == span.experiment_attempt,
+                BoardStateBlock.started_monotonic_s <= span.end_s,
+                BoardStateBlock.ended_monotonic_s >= span.start_s,
+            )
+        )
+        states = [BoardState.model_validate(state) for block in blocks_of_states for state in block]
+        readings = joined(blocks) if blocks else None
+        nothing = np.zeros(0)
+        return cls(
+            monotonic_s=readings.monotonic_s if readings else nothing,
+            power_mw=readings.power_mw if readings else nothing,
+            states=states,
+        )
+
+    def into(self, window: Window, rate_hz: float, own_process_ids: Collection[int]) -> None:
+        start_s, end_s = window.started_monotonic_s, window.started_monotonic_s + window.duration_s
+        first, last = np.searchsorted(self.monotonic_s, [start_s - MARGIN_S, end_s + MARGIN_S])
+        times, powers = self.monotonic_s[first:last].tolist(), self.power_mw[first:last].tolist()
+        integral = integrate_power(zip(times, powers, strict=True), start_s, end_s, rate_hz=rate_hz)
+        window.integral_mj = integral.energy_mj
+        window.integral_uncertainty_mj = integral.uncertainty_mj
+        window.sample_count = integral.sample_count
+        window.largest_gap_s = integral.largest_gap_s
+        flags = set(integral.flags) if times else set()
+        inside = [state for state in self.states if start_s <= state.monotonic_s <= end_s]
+        flags.update(state_flags(inside, own_process_ids))
+        window.seen_flags = [flag.value for flag in Flag if flag in flags] or None
+
+
+def _span(window: Window) -> Span:
+    start_s = window.started_monotonic_s
+    return Span(window.device_key, window.experiment_attempt, start_s, start_s + window.duration_s)
+
+
+def _merged(spans: Iterable[Span]) -> list[Span]:
+    """Spans that touch or nearly do as one, so that many small ones cost one look."""
+    merged: list[Span] = []
+    key = attrgetter("device_key", "experiment_attempt", "start_s", "end_s")
+    for span in sorted(spans, key=key):
+        last = merged[-1] if merged else None
+        if (
+            last is not None
+            and (last.device_key, last.experiment_attempt) == (span.device_key, span.experiment_attempt)
+            and span.start_s <= last.end_s + MERGED_WITHIN_S
+        ):
+            merged[-1] = replace(last, end_s=max(last.end_s, span.end_s))
+        else:
+            merged.append(span)
+    return merged
+
+
+def _ranks_by_device(session: Session, experiment: Experiment) -> dict[int, int]:
+    """Number of ranks on each device."""
+    devices = session.scalars(select(Device).where(Device.experiment_id == experiment.id))
+    keys = {(device.host, device.uuid): device.key for device in devices}
+    counts: dict[int, int] = {}
+    for rank in (experiment.environment or {}).get("ranks", []):
+        key = keys.get((rank["host"], rank["device_uuid"]))
+        if key is not None:
+            counts[key] = counts.get(key, 0) + 1
+    return counts
