@@ -3,7 +3,7 @@
 CollectiveError
 `-- RanksDisagreeError   ranks of one group were told to build different things
 
-Bytes are those that one rank sends in the bandwidth-optimal (ring) algorithm, see `cost.py`; the library
+Bytes are those that one rank sends in the bandwidth-optimal (ring) algorithm, see `layer_costs`; the library
 may choose another one. Only small blocks cross in memory order: every collective here gathers or scatters
 along the first dimension of contiguous tensors, so the layouts keep what they send feature-major,
 (features, b).
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 
-from phantom_core.cost import Collective, bytes_sent
+from phantom_core.layer_costs import Collective, bytes_sent
 
 # torch 2.13 renamed both functions and warns at the old names; 2.11 has only the old ones.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

@@ -22,48 +22,19 @@ sqrt(n / k).
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from phantom_core.spec import (
-    Arm,
-    BlockDiagonalArm,
-    DenseArm,
-    Dtype,
-    FeaturePlacement,
-    LowRankArm,
-    ModelSpec,
-    PhantomArm,
-    TensorArm,
-    TrainingSpec,
-)
+from phantom_core.layer_costs import Collective, LayerCost, bytes_sent, features_per_rank, layer_costs
+from phantom_core.spec import Arm, Dtype, FeaturePlacement, ModelSpec, PhantomArm, TrainingSpec
 from phantom_core.task_shapes import TaskShape
 
 if TYPE_CHECKING:
     from phantom_core.plan import PlannedArm
 
-Collective = Literal["all_gather", "reduce_scatter", "all_reduce"]
-
 
 def bytes_per_number(dtype: Dtype) -> int:
     """Bytes of one weight or activation."""
     return {"float64": 8, "float32": 4, "bfloat16": 2}[dtype]
-
-
-def bytes_sent(kind: Collective, elements: int, element_bytes: int, world_size: int) -> int:
-    """Bytes that one rank sends in the ring algorithm of a collective, which no other algorithm undercuts.
-
-    Args:
-        kind: Which collective.
-        elements: Numbers in the whole tensor: gathered, scattered or reduced.
-        element_bytes: Bytes per number.
-        world_size: Ranks, p.
-
-    Returns:
-        (p-1)/p of the tensor to gather or to scatter it, twice that to all-reduce it (rounded up to whole
-        numbers).
-    """
-    passes = 2 if kind == "all_reduce" else 1
-    return math.ceil(passes * (world_size - 1) * elements / world_size) * element_bytes
 
 
 @dataclass(frozen=True)
@@ -76,28 +47,6 @@ class CollectiveCost:
     """How many."""
     bytes_sent: int
     """Bytes that this rank sends in all of them."""
-
-
-@dataclass(frozen=True)
-class LayerCost:
-    """One layer on one rank, for one batch."""
-
-    own_parameters: int
-    """Weights and biases that no other rank has."""
-    replicated_parameters: int
-    """Biases that every rank holds alike."""
-    forward_flops: int
-    """Of the matrix products."""
-    backward_flops: int
-    """Of the matrix products."""
-    collectives: tuple[tuple[Collective, int], ...]
-    """Kind and elements (of the whole tensor) of each collective, forward and backward."""
-    saved_elements: int
-    """Numbers kept for backward beyond the layer's input."""
-    output_elements: int
-    """Numbers that it returns."""
-    transient_elements: int
-    """Numbers alive only while its backward runs: gradients of output and input, buffers of the exchange."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +142,7 @@ def arm_cost(planned: "PlannedArm", shape: TaskShape, placement: FeaturePlacemen
         forward_flops_per_rank=forward,
         step_flops_per_rank=forward + backward,
         collectives=_collectives(layers, element_bytes, p),
-        memory=_memory(layers, model, training, own + replicated, b * _own_features(shape, placement, p)),
+        memory=_memory(layers, model, training, own + replicated, b * features_per_rank(shape, placement, p)),
         notes=tuple(_notes(arm, model)),
     )
 
@@ -207,152 +156,13 @@ def arm_parameters(arm: Arm, model: ModelSpec, shape: TaskShape, placement: Feat
     )
 
 
-def layer_costs(
-    arm: Arm, model: ModelSpec, shape: TaskShape, placement: FeaturePlacement, batch: int
-) -> list[tuple[LayerCost, int]]:
-    """Each different layer of an arm's network, and how many of it there are: input, hidden ones, output."""
-    p, n, m, b = arm.world_size, model.width, model.width // arm.world_size, batch
-    own_features = _own_features(shape, placement, p)
-    layers = [(_input(own_features, m, b, model.bias), 1)]
-    hidden = _Hidden(n, m, p, b, model.bias)
-    match arm:
-        case DenseArm():
-            layers.append((hidden.local(), model.depth))
-        case TensorArm(form="gather"):
-            layers.append((hidden.gather(), model.depth))
-        case TensorArm():
-            pairs, rest = divmod(model.depth, 2)
-            layers += [(hidden.row(), pairs), (hidden.column(), pairs), (hidden.row_scatter(), rest)]
-        case PhantomArm():
-            layers.append((hidden.phantom(arm.ghosts), model.depth))
-        case BlockDiagonalArm():
-            layers.append((hidden.local(), model.depth))
-        case LowRankArm():
-            layers.append((hidden.low_rank(arm.rank), model.depth))
-    layers.append((_output(m, shape.outputs, p, b, model.bias), 1))
-    return [(layer, count) for layer, count in layers if count]
-
-
-@dataclass(frozen=True)
-class _Hidden:
-    """Costs of one hidden layer by layout."""
-
-    n: int
-    m: int
-    p: int
-    b: int
-    bias: bool
-
-    def local(self) -> LayerCost:
-        """An m x m block on each rank, nothing sent: block-diagonal, and dense where p = 1."""
-        return self._layer(self.m * self.m, [], saved=0, exchanged=0)
-
-    def phantom(self, k: int) -> LayerCost:
-        """All-gather of ghosts forward, reduce-scatter of their gradients backward."""
-        if self.p == 1:
-            return self.local()
-        ghosts = self.p * k * self.b
-        weights = self.m * self.m + k * self.m + (self.p - 1) * k * self.m
-        exchanges: list[tuple[Collective, int]] = [("all_gather", ghosts), ("reduce_scatter", ghosts)]
-        return self._layer(weights, exchanges, saved=ghosts, exchanged=ghosts + k * self.b)
-
-    def gather(self) -> LayerCost:
-        """All-gather of x forward, which backward needs again; reduce-scatter of dx."""
-        whole = self.n * self.b
-        exchanges: list[tuple[Collective, int]] = [("all_gather", whole), ("reduce_scatter", whole)]
-        return self._layer(self.n * self.m, exchanges, saved=whole, exchanged=whole)
-
-    def row(self) -> LayerCost:
-        """Shard to full by an all-reduce; its bias is replicated."""
-        layer = self._layer(self.n * self.m, [("all_reduce", self.n * self.b)], saved=0, exchanged=0)
-        return _with_full(layer, self.n, self.m, self.b, self.bias, output=True)
-
-    def column(self) -> LayerCost:
-        """Full to shard; backward all-reduces dx."""
-        layer = self._layer(self.n * self.m, [("all_reduce", self.n * self.b)], saved=0, exchanged=0)
-        return _with_full(layer, self.n, self.m, self.b, self.bias, output=False)
-
-    def row_scatter(self) -> LayerCost:
-        """Shard to shard by a reduce-scatter; backward all-gathers the gradient of z."""
-        whole = self.n * self.b
-        exchanges: list[tuple[Collective, int]] = [("reduce_scatter", whole), ("all_gather", whole)]
-        return self._layer(self.n * self.m, exchanges, saved=0, exchanged=whole)
-
-    def low_rank(self, r: int) -> LayerCost:
-        """An all-reduce of the r inner values in each direction."""
-        inner = r * self.b
-        exchanges: list[tuple[Collective, int]] = [("all_reduce", inner), ("all_reduce", inner)]
-        return self._layer(2 * r * self.m, exchanges, saved=inner, exchanged=inner)
-
-    def _layer(
-        self, weights: int, exchanges: list[tuple[Collective, int]], saved: int, exchanged: int
-    ) -> LayerCost:
-        alone = self.p == 1
-        return LayerCost(
-            own_parameters=weights + (self.m if self.bias else 0),
-            replicated_parameters=0,
-            forward_flops=2 * self.b * weights,
-            backward_flops=4 * self.b * weights,
-            collectives=() if alone else tuple(exchanges),
-            saved_elements=0 if alone else saved,
-            output_elements=self.m * self.b,
-            transient_elements=2 * self.m * self.b + (0 if alone else exchanged),
-        )
-
-
-def _with_full(layer: LayerCost, n: int, m: int, b: int, bias: bool, output: bool) -> LayerCost:
-    full_bias = n if bias and output else 0
-    return LayerCost(
-        own_parameters=layer.own_parameters - (m if full_bias else 0),
-        replicated_parameters=full_bias,
-        forward_flops=layer.forward_flops,
-        backward_flops=layer.backward_flops,
-        collectives=layer.collectives,
-        saved_elements=0,
-        output_elements=n * b if output else m * b,
-        transient_elements=(n + m) * b,
-    )
-
-
-def _input(own_features: int, m: int, b: int, bias: bool) -> LayerCost:
-    weights = own_features * m
-    return LayerCost(
-        own_parameters=weights + (m if bias else 0),
-        replicated_parameters=0,
-        forward_flops=2 * b * weights,
-        backward_flops=2 * b * weights,  # features need no gradient
-        collectives=(),
-        saved_elements=0,
-        output_elements=m * b,
-        transient_elements=m * b,
-    )
-
-
-def _output(m: int, outputs: int, p: int, b: int, bias: bool) -> LayerCost:
-    weights = m * outputs
-    return LayerCost(
-        own_parameters=weights,
-        replicated_parameters=outputs if bias else 0,
-        forward_flops=2 * b * weights,
-        backward_flops=4 * b * weights,
-        collectives=() if p == 1 else (("all_reduce", b * outputs),),
-        saved_elements=0,
-        output_elements=b * outputs,
-        transient_elements=b * outputs + m * b,
-    )
-
-
-def _own_features(shape: TaskShape, placement: FeaturePlacement, p: int) -> int:
-    return shape.features // p if placement == "split" else shape.features
-
-
 def _collectives(
     layers: Sequence[tuple[LayerCost, int]], element_bytes: int, p: int
 ) -> tuple[CollectiveCost, ...]:
     calls: dict[Collective, int] = {}
     sent: dict[Collective, int] = {}
     for layer, count in layers:
-        for kind, elements in layer.collectives:
+        for kind, elements in layer.exchanges:
             calls[kind] = calls.get(kind, 0) + count
             sent[kind] = sent.get(kind, 0) + count * bytes_sent(kind, elements, element_bytes, p)
     return tuple(CollectiveCost(kind, calls[kind], sent[kind]) for kind in calls)
@@ -396,7 +206,7 @@ def data_bytes(rows: int, shape: TaskShape, placement: FeaturePlacement, world_s
         Bytes on one rank.
     """
     targets = 8 if shape.loss == "cross_entropy" else 4 * shape.outputs
-    return rows * (4 * _own_features(shape, placement, world_size) + targets)
+    return rows * (4 * features_per_rank(shape, placement, world_size) + targets)
 
 
 def break_even_ghosts(width: int, world_size: int) -> float:
