@@ -14,7 +14,7 @@ from phantom_core.meters.amd_meter import AmdMeter
 from phantom_core.meters.base import Meter, MeterError, MeterUnavailable
 from phantom_core.meters.cpu_estimate import WATTS_PER_CORE, CpuTimeMeter
 from phantom_core.meters.nvml_meter import open_nvml_meter
-from phantom_core.meters.rapl import POWERCAP, RaplMeter
+from phantom_core.meters.rapl import RaplMeter, find_powercap
 from phantom_core.meters.unreadable import UnreadableMeter
 from phantom_core.protocol import DeviceInfo
 
@@ -41,16 +41,18 @@ class MeterRequest:
     """`module` meters a superchip's whole module, CPU included, where the driver can."""
     host: str = field(default_factory=socket.gethostname)
     """Name of the host, as it is stored."""
-    powercap: Path = POWERCAP
-    """Where RAPL is looked for."""
+    powercap: Path | None = None
+    """Where RAPL is looked for; None looks where Linux has it, then where a container may have it mounted."""
+    power_only: bool = False
+    """Whether only power will be read: a GPU's meter then opens without measuring its counter."""
 
     def from_outside(self, pid: int) -> "MeterRequest":
-        """The same device, metered from another process: what a rank sends to its node's sampler.
+        """The same device for the node's sampler: its power, read from another process.
 
         Args:
             pid: The rank's process id.
         """
-        return replace(self, pid=pid)
+        return replace(self, pid=pid, power_only=True)
 
 
 def open_meter(request: MeterRequest) -> Meter:
@@ -67,19 +69,7 @@ def open_meter(request: MeterRequest) -> Meter:
     Raises:
         ValueError: A GPU without a UUID, or watts per core that are no power.
     """
-    if request.kind == "cpu":
-        return _open_cpu(request)
-    if not request.uuid:
-        raise ValueError(
-            f"uuid = {request.uuid!r}: a {request.kind} board is found by its UUID alone; give it"
-        )
-    try:
-        if request.kind == "rocm":
-            return AmdMeter(request.uuid, request.host)
-        return open_nvml_meter(request.uuid, request.host, request.scope)
-    except MeterError as error:
-        log.warning("%s is not metered: %s", request.uuid, error)
-        return UnreadableMeter(_unread(request, request.uuid, str(error)))
+    return _open(request, {})
 
 
 def open_distinct_meters(requests: Iterable[MeterRequest]) -> tuple[Meter, ...]:
@@ -92,10 +82,11 @@ def open_distinct_meters(requests: Iterable[MeterRequest]) -> tuple[Meter, ...]:
     Returns:
         The meters in the order in which their devices first came.
     """
+    refusals: dict[Path, str] = {}
     with ExitStack() as opened:
         meters: dict[tuple[str, str], Meter] = {}
         for request in dict.fromkeys(requests):
-            meter = open_meter(request)
+            meter = _open(request, refusals)
             key = (meter.device.host, meter.device.uuid)
             if key in meters:
                 meter.close()
@@ -105,7 +96,24 @@ def open_distinct_meters(requests: Iterable[MeterRequest]) -> tuple[Meter, ...]:
     return tuple(meters.values())
 
 
-def _open_cpu(request: MeterRequest) -> Meter:
+def _open(request: MeterRequest, refusals: dict[Path, str]) -> Meter:
+    """Opens a meter; `refusals` remembers where RAPL was refused and why, so that this is said once."""
+    if request.kind == "cpu":
+        return _open_cpu(request, refusals)
+    if not request.uuid:
+        raise ValueError(
+            f"uuid = {request.uuid!r}: a {request.kind} board is found by its UUID alone; give it"
+        )
+    try:
+        if request.kind == "rocm":
+            return AmdMeter(request.uuid, request.host)
+        return open_nvml_meter(request.uuid, request.host, request.scope, power_only=request.power_only)
+    except MeterError as error:
+        log.warning("%s is not metered: %s", request.uuid, error)
+        return UnreadableMeter(_unread(request, request.uuid, str(error)))
+
+
+def _open_cpu(request: MeterRequest, refusals: dict[Path, str]) -> Meter:
     if not 0 < request.watts_per_core < 10_000:
         raise ValueError(
             f"watts_per_core = {request.watts_per_core}: must be more than 0 and less than 10,000 W; "
@@ -114,11 +122,14 @@ def _open_cpu(request: MeterRequest) -> Meter:
     name = processor_name()
     why = None
     if request.cpu_method != "estimate":
-        try:
-            return RaplMeter(request.host, name, request.powercap)
-        except MeterUnavailable as error:
-            why = str(error)
-            log.warning("processors are not metered: %s", why)
+        powercap = request.powercap or find_powercap()
+        if powercap not in refusals:
+            try:
+                return RaplMeter(request.host, name, powercap)
+            except MeterUnavailable as error:
+                refusals[powercap] = str(error)
+                log.warning("the processors' energy can't be measured: %s", error)
+        why = refusals[powercap]
         if request.cpu_method == "rapl":
             return UnreadableMeter(_unread(request, "cpu-packages", why, name))
     pid = os.getpid() if request.pid is None else request.pid

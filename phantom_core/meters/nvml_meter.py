@@ -64,7 +64,21 @@ class NvmlMeter(MeterBase):
         scope: GpuScope = "gpu",
         clock: Callable[[], Instant] = Instant.now,
         sleep: Callable[[float], None] = time.sleep,
+        *,
+        power_only: bool = False,
     ) -> None:
+        """Opens the meter.
+
+        Args:
+            session: An open NVML, which the meter closes with itself.
+            found: The board.
+            host: Name of this host.
+            scope: `gpu`, or `module` for the whole module of a superchip.
+            clock: Tells the time.
+            sleep: Waits.
+            power_only: For a sampler: the counter's update period is not measured (a third of a second), and
+                without a counter no thread integrates power.
+        """
         self._session, self._clock = session, clock
         self._board = board = NvmlBoard(session, found.uuid)
         self.capabilities = probe(board)
@@ -78,8 +92,8 @@ class NvmlMeter(MeterBase):
         method: Method | None = None
         if self.capabilities.has(self._energy_metric):
             method = "nvml.counter"
-            self._lag_s = self._measure_period_s(sleep)
-        elif self._power_metric is not None:
+            self._lag_s = ASSUMED_PERIOD_S if power_only else self._measure_period_s(sleep)
+        elif self._power_metric is not None and not power_only:
             method = "nvml.power"
             self._accumulator = PowerAccumulator(self.read_power)
         limit = board.read(Metric.POWER_LIMIT).value
@@ -221,7 +235,7 @@ class NvmlMeter(MeterBase):
         remarks = []
         counter = self.capabilities.why_not(self._energy_metric)
         if counter and self._power_metric is not None:
-            remarks.append(f"no energy counter ({counter}), so sampled power is integrated")
+            remarks.append(f"no energy counter ({counter}), so sampled power stands for it")
         elif counter:
             power = self.capabilities.why_not(Metric.POWER_USAGE)
             remarks.append(f"no energy counter ({counter}) and no power ({power})")
@@ -244,13 +258,14 @@ class NvmlMeter(MeterBase):
         return period_s or ASSUMED_PERIOD_S
 
 
-def open_nvml_meter(uuid: str, host: str, scope: GpuScope = "gpu") -> NvmlMeter:
+def open_nvml_meter(uuid: str, host: str, scope: GpuScope = "gpu", *, power_only: bool = False) -> NvmlMeter:
     """Opens the meter of a board.
 
     Args:
         uuid: UUID of the board or of a MIG slice, as `find_board` takes it.
         host: Name of this host.
         scope: `gpu`, or `module` for the whole module of a superchip.
+        power_only: Whether only power will be read.
 
     Raises:
         MeterUnavailable: NVML can't be opened on this host.
@@ -259,7 +274,7 @@ def open_nvml_meter(uuid: str, host: str, scope: GpuScope = "gpu") -> NvmlMeter:
     session = NvmlSession()
     session.open()
     try:
-        return NvmlMeter(session, find_board(session, uuid), host, scope)
+        return NvmlMeter(session, find_board(session, uuid), host, scope, power_only=power_only)
     except BaseException:
         session.close()
         raise

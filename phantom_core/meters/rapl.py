@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,8 +10,8 @@ from phantom_core.flags import Flag
 from phantom_core.meters.base import EnergyReading, Instant, MeterBase, MeterUnavailable, PowerReading
 from phantom_core.protocol import BoardState, DeviceInfo, Scope
 
-POWERCAP = Path("/sys/class/powercap")
-"""Where Linux lists power domains."""
+POWERCAPS = (Path("/sys/class/powercap"), Path("/host/sys/class/powercap"))
+"""Where Linux lists power domains, and where a container that must not see them there gets them mounted."""
 UPDATE_PERIOD_S = 0.001
 """RAPL counters move about every millisecond (Intel SDM 3B, 15.10)."""
 ASSUMED_LIMIT_W = 1_000.0
@@ -50,7 +50,12 @@ class Domains:
     """Domains left out, each with the reason."""
 
 
-def find_domains(powercap: Path = POWERCAP) -> Domains:
+def find_powercap(places: Sequence[Path] = POWERCAPS) -> Path:
+    """The first place with a power domain; the first of all if none has one."""
+    return next((place for place in places if any(place.glob("intel-rapl:*/name"))), places[0])
+
+
+def find_domains(powercap: Path) -> Domains:
     """The packages and their memory, each once.
 
     The platform domain (`psys`) and the `-mmio` doubles cover the same joules again and cores are part
@@ -107,7 +112,7 @@ class RaplMeter(MeterBase):
         self,
         host: str,
         name: str,
-        powercap: Path = POWERCAP,
+        powercap: Path,
         clock: Callable[[], Instant] = Instant.now,
     ) -> None:
         """Opens the meter.

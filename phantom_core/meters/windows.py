@@ -138,6 +138,31 @@ def window_flags(duration_s: float) -> tuple[Flag, ...]:
     return ()
 
 
+def seconds_needed(energy: WindowEnergy, duration_s: float, precision: float) -> float | None:
+    """How long a window like this one must be for a wished precision.
+
+    The bound of a counter comes from the two edges, whatever lies between, so as a share it shrinks with
+    1/duration: t = duration (u / E) / precision.
+
+    Args:
+        energy: What a first window gave.
+        duration_s: How long that was, in seconds.
+        precision: Wished half-width as a share of the energy, such as 0.01.
+
+    Returns:
+        Seconds, less than `duration_s` if it was long enough; None if no length helps: an estimate's bound
+        grows with the window, and an unknown energy has none.
+
+    Raises:
+        ValueError: The precision is not positive.
+    """
+    if not precision > 0:
+        raise ValueError(f"precision = {precision}: must be a positive share, such as 0.01 for one per cent")
+    if energy.method == "estimate" or energy.uncertainty_mj is None or not energy.energy_mj:
+        return None
+    return duration_s * energy.uncertainty_mj / energy.energy_mj / precision
+
+
 def methods_disagree(counter_mj: float | None, integral_mj: float | None) -> bool:
     """Whether counter and integral differ by more than 5 % of the larger; False if one is unknown."""
     if counter_mj is None or integral_mj is None:

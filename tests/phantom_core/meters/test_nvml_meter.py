@@ -402,3 +402,19 @@ def test_a_board_that_is_lost_while_it_is_opened_can_come_back(load: Load) -> No
         assert meter.read_energy().energy_mj is None
         stub.clock.set(6.0)
         assert meter.read_energy().energy_mj is not None
+
+
+def test_a_meter_for_power_alone_opens_without_watching_the_counter(load: Load) -> None:
+    for failures in ((), (NO_COUNTER,)):
+        stub = load(one_board(failures=failures))
+        session = NvmlSession()
+        session.open()
+        found = find_board(session, UUID)
+        opened_s = stub.clock.now_s
+        with NvmlMeter(
+            session, found, "host", clock=stub.clock.instant, sleep=stub.clock.sleep, power_only=True
+        ) as meter:
+            assert stub.clock.now_s == opened_s
+            assert meter.read_power().power_mw == 100_000
+            reading = meter.read_energy()
+            assert reading.energy_mj is not None or "no energy counter" in (reading.reason or "")

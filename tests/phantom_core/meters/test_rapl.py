@@ -8,7 +8,7 @@ import pytest
 from phantom_core.flags import Flag
 from phantom_core.meters.base import MeterUnavailable
 from phantom_core.meters.choose import MeterRequest, open_meter
-from phantom_core.meters.rapl import RaplMeter, find_domains
+from phantom_core.meters.rapl import RaplMeter, find_domains, find_powercap
 from phantom_core.meters.windows import window_energy
 from tests.nvml_stub.harness import Clock
 
@@ -224,3 +224,16 @@ def test_a_forked_child_starts_over(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(os, "getpid", lambda: parent + 1)
         child = meter.read_energy()
     assert Flag.COUNTER_RESET in window_energy(start, child).flags
+
+
+def test_where_a_container_has_the_domains_mounted_is_looked_at_after_linuxs_own_place(
+    tmp_path: Path,
+) -> None:
+    own, mounted = tmp_path / "own", tmp_path / "mounted"
+    own.mkdir()
+    (own / "intel-rapl:0").symlink_to(tmp_path / "masked")
+    assert find_powercap([own, mounted]) == own
+    zone(mounted, "intel-rapl:0", "package-0", 0)
+    assert find_powercap([own, mounted]) == mounted
+    zone(own, "intel-rapl:1", "package-1", 0)
+    assert find_powercap([own, mounted]) == own

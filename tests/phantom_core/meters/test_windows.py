@@ -9,6 +9,7 @@ from phantom_core.meters.base import EnergyReading, Instant
 from phantom_core.meters.windows import (
     WindowEnergy,
     methods_disagree,
+    seconds_needed,
     total_energy,
     window_energy,
     window_flags,
@@ -175,3 +176,21 @@ def test_a_sum_over_several_methods_names_none() -> None:
         ]
     )
     assert (total.energy_mj, total.uncertainty_mj, total.method, total.scope) == (2, None, None, None)
+
+
+def test_a_window_that_is_too_short_for_a_precision_tells_how_long_it_must_be() -> None:
+    energy = WindowEnergy(600_000, 60_000, "nvml.counter", "gpu")
+    assert seconds_needed(energy, 2.0, 0.01) == pytest.approx(20.0)
+    assert seconds_needed(energy, 2.0, 0.2) == pytest.approx(1.0)
+
+
+def test_no_length_makes_an_estimate_or_an_unknown_energy_precise() -> None:
+    assert seconds_needed(WindowEnergy(600, 300, "estimate", "process"), 2.0, 0.01) is None
+    assert seconds_needed(WindowEnergy(600, None, "rapl", "package"), 2.0, 0.01) is None
+    assert seconds_needed(WindowEnergy(None, None, None, None), 2.0, 0.01) is None
+
+
+@pytest.mark.parametrize("precision", [0.0, -0.1, math.nan])
+def test_a_precision_that_is_none_is_refused(precision: float) -> None:
+    with pytest.raises(ValueError, match="positive share"):
+        seconds_needed(WindowEnergy(600, 300, "rapl", "package"), 2.0, precision)
