@@ -61,12 +61,12 @@ def create_app(settings: Settings, *, background: Background | None = None) -> F
     )
     errors.install(app)
     service_errors.install(app)
+    without_scope = unguarded(ROUTERS)
+    assert not without_scope, f"routes that say of nobody that they may use them: {without_scope}"
     for router in ROUTERS:
         app.include_router(router)
     pages.install(app)
     openapi.install(app)
-    without_scope = unguarded(app)
-    assert not without_scope, f"routes that say of nobody that they may use them: {without_scope}"
     return app
 
 

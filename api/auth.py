@@ -18,8 +18,7 @@ import binascii
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from fastapi import Depends, FastAPI, Request
-from fastapi.routing import APIRoute
+from fastapi import APIRouter, Depends, Request
 from fastapi.security import HTTPBearer
 
 from api.context import Context, context_of
@@ -37,7 +36,7 @@ bearer = HTTPBearer(
 
 
 OPEN = Caller(
-    key_id="",
+    id="",
     name="anyone on this machine",
     scopes=frozenset({Scope.READ, Scope.SUBMIT, Scope.ADMIN}),
     experiment_id=None,
@@ -103,13 +102,10 @@ def authorize_ingest(request: Request, experiment_id: str) -> Caller:
     return _verified(request, context_of(request), token, Scope.INGEST, experiment_id)
 
 
-def unguarded(app: FastAPI) -> list[str]:
-    """Paths of API routes that name no scope."""
-    return [route.path for route in _api_routes(app.routes) if needed_scope(route) is None]
-
-
-def _api_routes(routes: Iterable[object]) -> Iterable[APIRoute]:
-    return (route for route in routes if isinstance(route, APIRoute))
+def unguarded(routers: Iterable[APIRouter]) -> list[str]:
+    """Paths of the routes that name no scope."""
+    routes = (route for router in routers for route in router.routes)
+    return [getattr(route, "path", repr(route)) for route in routes if needed_scope(route) is None]
 
 
 def _verified(

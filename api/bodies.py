@@ -105,14 +105,15 @@ def _from_yaml(body: bytes) -> Any:
     if len(body) > MAX_YAML_BYTES:
         raise BodyTooLarge(MAX_YAML_BYTES)
     try:
-        text = body.decode()
-        root = yaml.compose(text, yaml.SafeLoader)
+        # yaml.safe_load in two steps, since the nodes must be counted before they become objects.
+        loader = yaml.SafeLoader(body.decode())
+        root = loader.get_single_node()
         if root is not None and _expanded_nodes(root, {}, set()) > MAX_YAML_NODES:
             detail = f"the document has more than {MAX_YAML_NODES:,} nodes once its aliases are expanded"
             raise ApiError(
                 422, "invalid-document", detail, errors=[FieldProblem(field="body", message=detail)]
             )
-        return yaml.safe_load(text)
+        return None if root is None else loader.construct_document(root)
     except RecursionError as error:
         raise _unreadable("YAML", ValueError("it is nested too deeply")) from error
     # PyYAML's constructors let through what they stumble over: `!!bool x` is a KeyError, `!!timestamp x` an

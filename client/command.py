@@ -15,6 +15,7 @@ from rich.text import Text
 
 from client import demo as demonstration
 from client.client import DEFAULT_URL, GhostwattClient
+from client.consoles import messages, output
 from client.errors import BadSpec, ExitCode, GhostwattError, Refused
 from client.models import Comparison, ExperimentDetail
 from client.progress import ExperimentProgress, Waiting, state_text
@@ -23,7 +24,6 @@ from client.rendering import (
     comparison_table,
     experiments_table,
     is_comparable,
-    print_whole,
     runs_table,
     validation_table,
 )
@@ -153,7 +153,7 @@ def list_experiments(
     if as_json:
         _print_json(experiments)
     else:
-        print_whole(Console(), experiments_table(experiments))
+        output().print(experiments_table(experiments))
 
 
 @app.command()
@@ -168,11 +168,11 @@ def show(
             _print_json(experiment)
             return
         runs = client.runs(experiment_id)
-    console = Console()
+    console = output()
     console.print(Text(f"{experiment.name}  ") + state_text(experiment), soft_wrap=True)
     if experiment.ray_dashboard_url:
         console.print(Text(f"Ray's dashboard: {experiment.ray_dashboard_url}"), soft_wrap=True)
-    print_whole(console, runs_table(runs))
+    console.print(runs_table(runs))
 
 
 @app.command()
@@ -189,7 +189,7 @@ def compare(
     """Prints the comparison: ratio with interval, verdict, flags. 4 if no arm has a verdict yet."""
     with GhostwattClient(url, api_key) as client:
         comparison = client.comparison(experiment_id, baseline=baseline)
-    _print_comparison(Console(), comparison, as_json)
+    _print_comparison(output(), comparison, as_json)
     return ExitCode.OK if is_comparable(comparison) else ExitCode.NOT_COMPARABLE
 
 
@@ -205,7 +205,7 @@ def validate(
     if as_json:
         _print_json(validation)
     else:
-        print_whole(Console(), validation_table(validation))
+        output().print(validation_table(validation))
     return ExitCode.OK if validation.valid else ExitCode.USAGE
 
 
@@ -233,7 +233,7 @@ def delete(
     """Deletes an experiment and all that was measured. One that has not ended is cancelled first."""
     if not yes:
         if not sys.stdin.isatty():
-            Console(stderr=True).print("this deletes measurements; say --yes if that is meant")
+            messages().print("this deletes measurements; say --yes if that is meant")
             return ExitCode.USAGE
         typer.confirm(f"Delete {experiment_id} and all that was measured?", abort=True)
     with GhostwattClient(url, api_key) as client:
@@ -266,19 +266,20 @@ def demo(
     ] = None,
 ) -> ExitCode:
     """Answers one question from nothing. Starts a service, runs tensor against phantom parallelism and its
-    controls on real data, prints the comparison, and serves on until ctrl-c."""
+    controls on real data, prints the comparison, and serves on until ctrl-c.
+    """
     folder = demonstration.new_data_dir() if data_dir is None else data_dir.absolute()
-    return demonstration.run_demo(demonstration.Demo(folder, once), Console())
+    return demonstration.run_demo(demonstration.Demo(folder, once), output())
 
 
 def _follow(client: GhostwattClient, experiment_id: str, timeout_s: float | None, as_json: bool) -> ExitCode:
     """Waits with progress on standard error, so that standard output holds the answer alone."""
     try:
-        with Waiting(Console(stderr=True)) as waiting:
+        with Waiting(messages()) as waiting:
             progress = ExperimentProgress(waiting, client.runs)
             experiment = client.wait(experiment_id, timeout_s=timeout_s, on_change=progress.update)
     except KeyboardInterrupt:
-        Console(stderr=True).print(
+        messages().print(
             f"{experiment_id} goes on; `ghostwatt watch {experiment_id}` looks again", soft_wrap=True
         )
         raise
@@ -287,9 +288,9 @@ def _follow(client: GhostwattClient, experiment_id: str, timeout_s: float | None
 
 def _answer(client: GhostwattClient, experiment: ExperimentDetail, as_json: bool) -> ExitCode:
     comparison = client.comparison(experiment.id)
-    _print_comparison(Console(), comparison, as_json)
+    _print_comparison(output(), comparison, as_json)
     if experiment.state != "succeeded":
-        Console(stderr=True).print(Text("the experiment ") + state_text(experiment), soft_wrap=True)
+        messages().print(Text("the experiment ") + state_text(experiment), soft_wrap=True)
         return ExitCode.EXPERIMENT_ENDED_BADLY
     return ExitCode.OK
 
@@ -298,7 +299,7 @@ def _print_comparison(console: Console, comparison: Comparison, as_json: bool) -
     if as_json:
         _print_json(comparison)
         return
-    print_whole(console, comparison_table(comparison))
+    console.print(comparison_table(comparison))
     for sentence in answer_sentences(comparison):
         console.print(Text(sentence), soft_wrap=True)
 
@@ -322,7 +323,7 @@ def _print_json(answer: BaseModel | Sequence[BaseModel]) -> None:
 
 
 def _report(error: GhostwattError) -> None:
-    console = Console(stderr=True)
+    console = messages()
     console.print(Text(f"ghostwatt: {error}"), soft_wrap=True)
     if isinstance(error, Refused):
         problems = error.problem.errors

@@ -21,7 +21,7 @@ from client.client import GhostwattClient
 from client.errors import ExitCode, GhostwattError, NotStarted, ServiceUnreachable
 from client.models import Experiment, Readiness
 from client.progress import ExperimentProgress, Waiting
-from client.rendering import answer_sentences, comparison_table, is_comparable, print_whole
+from client.rendering import answer_sentences, comparison_table, is_comparable
 from client.service_process import ServiceProcess, free_port, service_environment
 from client.stopping import Stopped, StopRequest, stop_requests
 
@@ -141,7 +141,7 @@ def _answer(
             raise
     comparison = client.comparison(experiment.id)
     console.print()
-    print_whole(console, comparison_table(comparison))
+    console.print(comparison_table(comparison))
     console.print()
     if experiment.state != "succeeded":
         why = experiment.message or experiment.reason or "no reason given"

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -36,8 +36,6 @@ ENERGY_COLUMNS = (
     ("seconds_per_step", "s per step"),
 )
 """Metrics shown with each arm, where the comparison has them."""
-PIPE_WIDTH = 240
-"""Columns of output that goes to no terminal."""
 ESTIMATE_LABEL = "ESTIMATE, not a measurement"
 """Stands wherever an energy is shown that no meter read."""
 
@@ -227,11 +225,6 @@ def run_counts(experiment: Experiment) -> tuple[int, int]:
 def is_comparable(comparison: Comparison) -> bool:
     """Whether any arm has a verdict that says something."""
     return any(arm.primary.verdict != "not_comparable" for arm in comparison.arms)
-
-
-def print_whole(console: Console, renderable: RenderableType) -> None:
-    """Prints without cutting: a table in a pipe must not be squeezed into a width that nobody looks at."""
-    console.print(renderable, width=None if console.is_terminal else PIPE_WIDTH)
 
 
 def _arm_mean(arm: ArmComparison, name: str) -> float | None:

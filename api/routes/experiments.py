@@ -114,7 +114,7 @@ def submit(
         context.database,
         spec,
         capacity=context.capacity(),
-        submitted_by=caller.key_id or None if caller else None,
+        submitted_by=caller.id or None if caller else None,
         idempotency_key=idempotency_key,
     )
     return _accepted(context, experiment_id)
@@ -161,6 +161,8 @@ def cancel(experiment_id: ExperimentId, context: ContextDependency) -> Response:
     """Asks for an experiment to end. A queued one ends at once; a running one once its job has stopped."""
     if not experiments.request_cancel(context.database, experiment_id):
         state = experiments.get(context.database, experiment_id).state
+        if state == ExperimentState.CANCELLED:
+            return _accepted(context, experiment_id)
         detail = f"{experiment_id} has ended already: it is {state}"
         raise ApiError(409, "already-ended", detail)
     return _accepted(context, experiment_id)

@@ -1,24 +1,14 @@
 import asyncio
-import socket
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 
-from api.app import create_app
-from api.examples import SPEC
-from phantom_core.checks import Capacity
-from services.database import Database
 from services.settings import Settings
-
-Ask = Callable[..., httpx.Response]
+from tests.api.serving import Ask, FakeBackground, Service, Start, running
 
 
 @pytest.fixture
@@ -35,76 +25,6 @@ def ask() -> Ask:
         return asyncio.run(exchange())
 
     return send
-
-
-class FakeBackground:
-    """A dispatcher that dispatches nothing."""
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-        self.age_s: float | None = 0.5
-        self.problem: str | None = None
-        self.has: Capacity | None = None
-
-    def start(self) -> None:
-        self.calls.append("start")
-
-    def stop(self) -> None:
-        self.calls.append("stop")
-
-    def heartbeat_age_s(self) -> float | None:
-        return self.age_s
-
-    def capacity(self) -> Capacity | None:
-        return self.has
-
-    def cluster_problem(self) -> str | None:
-        return self.problem
-
-
-@dataclass
-class Service:
-    """A service on loopback, with what tests look at."""
-
-    url: str
-    http: httpx.Client
-    database: Database
-    background: FakeBackground
-    settings: Settings
-
-    def submit(self, **changes: Any) -> str:
-        response = self.http.post("/v1/experiments", json={**SPEC, **changes})
-        assert response.status_code == 202, response.text
-        return str(response.json()["id"])
-
-
-@contextmanager
-def running(settings: Settings, background: FakeBackground) -> Iterator[Service]:
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    config = uvicorn.Config(
-        create_app(settings, background=background),
-        lifespan="on",
-        log_config=None,
-        timeout_graceful_shutdown=2,
-    )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    try:
-        while not server.started:
-            assert thread.is_alive(), "the service did not start"
-            time.sleep(0.01)
-        with httpx.Client(base_url=url, timeout=30) as http, Database(settings.database_url) as database:
-            yield Service(url, http, database, background, settings)
-    finally:
-        server.should_exit = True
-        thread.join()
-        listener.close()
-
-
-Start = Callable[..., Service]
 
 
 @pytest.fixture

@@ -1,6 +1,3 @@
-from collections.abc import Callable
-
-import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -9,8 +6,7 @@ from starlette.routing import Route
 
 from api.doors import Doors, is_loopback, split_authority
 from api.middleware import RequestContext
-
-Ask = Callable[..., httpx.Response]
+from tests.api.serving import Ask
 
 
 def door(hosts: frozenset[str] | None = frozenset({"127.0.0.1"})) -> RequestContext:

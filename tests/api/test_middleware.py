@@ -1,6 +1,3 @@
-from collections.abc import Callable
-
-import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -9,6 +6,7 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
 from api.middleware import RequestContext
+from tests.api.serving import Ask
 
 
 def fine(request: Request) -> PlainTextResponse:
@@ -27,7 +25,6 @@ async def broken_stream(request: Request) -> StreamingResponse:
     return StreamingResponse(parts())  # type: ignore[arg-type]
 
 
-Ask = Callable[..., httpx.Response]
 app = Starlette(
     routes=[Route("/fine", fine), Route("/broken", broken), Route("/stream", broken_stream)],
     middleware=[Middleware(RequestContext)],

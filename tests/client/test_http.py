@@ -80,7 +80,7 @@ def test_nobody_there_says_where_and_what_to_do() -> None:
 
     with pytest.raises(ServiceUnreachable, match=r"127\.0\.0\.1:8411.*ghostwatt serve") as error:
         client(answer).experiment("exp-1")
-    assert error.value.exit_code == ExitCode.UNREACHABLE == 3
+    assert int(error.value.exit_code) == 3
 
 
 def test_a_timeout_says_so() -> None:

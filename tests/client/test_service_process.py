@@ -94,7 +94,8 @@ def test_the_child_notices_that_its_starter_was_killed(tmp_path: Path) -> None:
     code = (
         "import os, sys, time, pathlib; from client.service_process import ServiceProcess; "
         f"service = ServiceProcess(dict(os.environ), log=pathlib.Path({str(log)!r}), "
-        f"command=[sys.executable, '-c', {GENTLE!r}]).__enter__(); print(service.pid, flush=True); time.sleep(60)"
+        f"command=[sys.executable, '-c', {GENTLE!r}]).__enter__(); print(service.pid, flush=True); "
+        "time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as starter:
         assert starter.stdout is not None

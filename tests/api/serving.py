@@ -1,0 +1,98 @@
+"""A real service on loopback, for tests of the API."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import uvicorn
+
+from api.app import create_app
+from api.examples import SPEC
+from phantom_core.checks import Capacity
+from services.database import Database
+from services.settings import Settings
+
+Ask = Callable[..., httpx.Response]
+"""What the fixture `ask` gives."""
+
+
+class FakeBackground:
+    """A dispatcher that dispatches nothing."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.age_s: float | None = 0.5
+        self.problem: str | None = None
+        self.has: Capacity | None = None
+
+    def start(self) -> None:
+        self.calls.append("start")
+
+    def stop(self) -> None:
+        self.calls.append("stop")
+
+    def heartbeat_age_s(self) -> float | None:
+        return self.age_s
+
+    def capacity(self) -> Capacity | None:
+        return self.has
+
+    def cluster_problem(self) -> str | None:
+        return self.problem
+
+
+@dataclass
+class Service:
+    """A service on loopback, with what tests look at."""
+
+    url: str
+    http: httpx.Client
+    database: Database
+    background: FakeBackground
+    settings: Settings
+
+    def submit(self, **changes: Any) -> str:
+        response = self.http.post("/v1/experiments", json={**SPEC, **changes})
+        assert response.status_code == 202, response.text
+        return str(response.json()["id"])
+
+
+@contextmanager
+def running(settings: Settings, background: FakeBackground) -> Iterator[Service]:
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    config = uvicorn.Config(
+        create_app(settings, background=background),
+        lifespan="on",
+        log_config=None,
+        timeout_graceful_shutdown=2,
+    )
+    server = uvicorn.Server(config)
+
+    def serve() -> None:
+        # A start that fails is uvicorn's sys.exit, which must not look like a thread that crashed.
+        with suppress(SystemExit):
+            server.run(sockets=[listener])
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive(), "the service did not start"
+            time.sleep(0.01)
+        with httpx.Client(base_url=url, timeout=30) as http, Database(settings.database_url) as database:
+            yield Service(url, http, database, background, settings)
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()
+
+
+Start = Callable[..., Service]
+"""What the fixture `start` gives."""

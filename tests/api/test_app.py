@@ -1,0 +1,51 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from api.app import create_app
+from services.settings import Settings
+from tests.api.serving import FakeBackground, running
+
+
+def test_importing_the_app_loads_neither_torch_nor_ray() -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", "import api.app"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = {
+        line.rsplit("|", 1)[-1].strip().split(".")[0] for line in done.stderr.splitlines() if "|" in line
+    }
+    assert "fastapi" in loaded
+    assert not loaded & {"torch", "ray", "scipy", "pandas", "sklearn", "pyarrow"}
+
+
+def test_making_an_app_opens_nothing(tmp_path: Path) -> None:
+    create_app(Settings(data_dir=tmp_path / "data"))
+    assert not (tmp_path / "data").exists()
+
+
+def test_the_background_runs_as_long_as_the_app(tmp_path: Path) -> None:
+    background = FakeBackground()
+    with running(Settings(data_dir=tmp_path), background) as service:
+        assert background.calls == ["start"]
+        assert service.database.is_at_head()
+    assert background.calls == ["start", "stop"]
+
+
+def test_a_background_that_fails_to_start_is_still_ended(tmp_path: Path) -> None:
+    class Broken(FakeBackground):
+        def start(self) -> None:
+            super().start()
+            raise RuntimeError("no Ray here")
+
+    background = Broken()
+    with (
+        pytest.raises(AssertionError, match="did not start"),
+        running(Settings(data_dir=tmp_path), background),
+    ):
+        pass
+    assert background.calls == ["start", "stop"]

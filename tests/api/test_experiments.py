@@ -1,0 +1,140 @@
+import yaml
+
+from api.examples import SPEC
+from services.ids import EXPERIMENT_ID
+from tests.api.serving import Service
+
+
+def test_a_submission_is_accepted_with_its_place_and_state(service: Service) -> None:
+    response = service.http.post("/v1/experiments", json=SPEC)
+    assert response.status_code == 202
+    body = response.json()
+    assert EXPERIMENT_ID.fullmatch(body["id"])
+    assert body["state"] == "queued"
+    assert response.headers["Location"] == f"/v1/experiments/{body['id']}"
+    found = service.http.get(response.headers["Location"]).json()
+    assert found["name"] == SPEC["name"]
+    assert found["spec"]["model"]["width"] == SPEC["model"]["width"]
+    assert len(found["arms"]) > len(SPEC["arms"])
+
+
+def test_yaml_is_the_same_experiment(service: Service) -> None:
+    text = yaml.safe_dump(SPEC)
+    headers = {"Content-Type": "application/yaml; charset=utf-8"}
+    response = service.http.post("/v1/experiments", content=text, headers=headers)
+    assert response.status_code == 202, response.text
+    from_json = service.http.get(f"/v1/experiments/{service.submit()}").json()
+    assert service.http.get(response.headers["Location"]).json()["spec"] == from_json["spec"]
+
+
+def test_a_wrong_field_is_named_with_its_value_and_the_way_out(service: Service) -> None:
+    response = service.http.post("/v1/experiments", json={**SPEC, "model": {"width": -3}})
+    assert response.status_code == 422
+    [problem] = response.json()["errors"]
+    assert (problem["field"], problem["value"]) == ("model.width", "-3")
+    assert problem["limit"] == "≥ 1"
+
+
+def test_fields_that_do_not_fit_together_are_named(service: Service) -> None:
+    arms = [{"name": "phantom", "strategy": "phantom", "ghosts": 300, "world_size": 2}]
+    response = service.http.post("/v1/experiments", json={**SPEC, "arms": arms})
+    assert response.status_code == 422
+    body = response.json()
+    assert body["code"] == "invalid-spec"
+    assert any(problem["field"].startswith("arms.0") for problem in body["errors"])
+
+
+def test_unknown_fields_are_refused(service: Service) -> None:
+    response = service.http.post("/v1/experiments", json={**SPEC, "entrypoint": "rm -rf /"})
+    assert response.status_code == 422
+    assert response.json()["errors"][0]["field"] == "entrypoint"
+
+
+def test_the_same_key_makes_one_experiment(service: Service) -> None:
+    headers = {"Idempotency-Key": "build-77"}
+    first = service.http.post("/v1/experiments", json=SPEC, headers=headers).json()["id"]
+    assert service.http.post("/v1/experiments", json=SPEC, headers=headers).json()["id"] == first
+    other = service.http.post("/v1/experiments", json={**SPEC, "name": "another"}, headers=headers)
+    assert other.status_code == 422
+    assert other.json()["code"] == "idempotency-conflict"
+
+
+def test_lists_are_filtered_and_paged_without_gaps(service: Service) -> None:
+    wanted = [service.submit(name=f"paged {number}", tags={"set": "paging"}) for number in range(5)]
+    found, cursor = [], None
+    for _ in range(3):
+        query = {"tag": "set=paging", "limit": "2", **({"cursor": cursor} if cursor else {})}
+        page = service.http.get("/v1/experiments", params=query).json()
+        found += [experiment["id"] for experiment in page["items"]]
+        cursor = page["next_cursor"]
+    assert cursor is None
+    assert found == wanted[::-1]
+
+
+def test_a_cursor_of_another_question_is_refused(service: Service) -> None:
+    for number in range(2):
+        service.submit(name=f"cursor {number}")
+    cursor = service.http.get("/v1/experiments", params={"name": "cursor", "limit": 1}).json()["next_cursor"]
+    response = service.http.get("/v1/experiments", params={"name": "else", "limit": 1, "cursor": cursor})
+    assert response.status_code == 422
+    assert response.json()["code"] == "invalid-query"
+
+
+def test_unknown_filters_are_refused(service: Service) -> None:
+    response = service.http.get("/v1/experiments", params={"colour": "red"})
+    assert response.status_code == 422
+    assert response.json()["errors"][0]["field"] == "query.colour"
+
+
+def test_states_are_filters_too(service: Service) -> None:
+    experiment = service.submit(name="to be cancelled")
+    service.http.post(f"/v1/experiments/{experiment}/cancel")
+    page = service.http.get("/v1/experiments", params=[("state", "cancelled"), ("state", "failed")]).json()
+    assert experiment in [found["id"] for found in page["items"]]
+    assert {found["state"] for found in page["items"]} <= {"cancelled", "failed"}
+
+
+def test_a_queued_experiment_is_cancelled_at_once_and_again_without_harm(service: Service) -> None:
+    experiment = service.submit()
+    first = service.http.post(f"/v1/experiments/{experiment}/cancel")
+    assert (first.status_code, first.json()["state"]) == (202, "cancelled")
+    again = service.http.post(f"/v1/experiments/{experiment}/cancel")
+    assert (again.status_code, again.json()["state"]) == (202, "cancelled")
+
+
+def test_a_deleted_experiment_is_gone(service: Service) -> None:
+    experiment = service.submit()
+    assert service.http.delete(f"/v1/experiments/{experiment}").status_code == 204
+    for path in ("", "/runs", "/comparison"):
+        response = service.http.get(f"/v1/experiments/{experiment}{path}")
+        assert response.status_code == 404
+        assert response.json()["code"] == "not-found"
+
+
+def test_what_has_not_changed_is_not_sent_again(service: Service) -> None:
+    experiment = service.submit()
+    service.http.post(f"/v1/experiments/{experiment}/cancel")
+    first = service.http.get(f"/v1/experiments/{experiment}")
+    again = service.http.get(
+        f"/v1/experiments/{experiment}", headers={"If-None-Match": first.headers["ETag"]}
+    )
+    assert again.status_code == 304
+    assert again.content == b""
+    assert again.headers["ETag"] == first.headers["ETag"]
+    other = service.http.get(f"/v1/experiments/{experiment}", headers={"If-None-Match": '"other"'})
+    assert other.content == first.content
+
+
+def test_validation_says_what_it_would_take(service: Service) -> None:
+    body = service.http.post("/v1/experiments:validate", json=SPEC).json()
+    assert body["valid"] is True
+    assert body["ranks"] == 2
+    assert body["runs"] == len(body["arms"]) * SPEC["measurement"]["rounds"]
+
+
+def test_validation_of_a_spec_that_cannot_run_is_an_answer_not_an_error(service: Service) -> None:
+    arms = [{"name": "phantom", "strategy": "phantom", "ghosts": 300, "world_size": 2}]
+    response = service.http.post("/v1/experiments:validate", json={**SPEC, "arms": arms})
+    assert response.status_code == 200
+    assert response.json()["valid"] is False
+    assert response.json()["problems"]

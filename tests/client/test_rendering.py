@@ -1,0 +1,162 @@
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from client.consoles import PIPE_WIDTH
+from client.models import ArmComparison, Comparison, MetricComparison, Verdict
+from client.rendering import (
+    ESTIMATE_LABEL,
+    answer_sentences,
+    comparison_table,
+    interval,
+    is_comparable,
+    number,
+    quantity,
+    verdict,
+)
+
+
+def metric(name: str = "energy_to_target_mj", says: Verdict = "saves", **changes: Any) -> MetricComparison:
+    values: dict[str, Any] = {
+        "metric": name,
+        "is_primary": True,
+        "verdict": says,
+        "sentence": "phantom saves 38.8 % [35.0, 42.0] against tensor.",
+        "ratio": 0.612,
+        "ratio_low": 0.58,
+        "ratio_high": 0.65,
+        "pairs": 5,
+        "arm_mean": 6_120.0,
+        "baseline_mean": 10_000.0,
+        "reason": None,
+        "flags": ("short_window",),
+        "blocking_flags": (),
+        **changes,
+    }
+    return MetricComparison.model_validate(values)
+
+
+def comparison(
+    *arms: tuple[str, MetricComparison], estimated: bool = False, final: bool = True
+) -> Comparison:
+    return Comparison(
+        experiment_id="exp-1",
+        experiment_state="succeeded" if final else "running",
+        baseline="tensor",
+        primary_metric="energy_to_target_mj",
+        rounds_planned=5,
+        method="estimate" if estimated else "nvml.counter",
+        scope="process" if estimated else "gpu",
+        estimated=estimated,
+        final=final,
+        arms=tuple(
+            ArmComparison(
+                arm=name,
+                strategy="phantom",
+                control_of=("phantom",) if "control" in name else (),
+                primary=primary,
+                metrics=(
+                    primary,
+                    metric("seconds_per_step", arm_mean=0.0021, baseline_mean=0.0034, is_primary=False),
+                ),
+                parameters_ratio=0.5,
+            )
+            for name, primary in arms
+        ),
+    )
+
+
+def printed(found: Comparison) -> str:
+    text = io.StringIO()
+    Console(file=text, width=PIPE_WIDTH).print(comparison_table(found))
+    return text.getvalue()
+
+
+def line_with(word: str, found: Comparison) -> str:
+    return next(line for line in printed(found).splitlines() if word in line)
+
+
+def test_a_ratio_never_stands_without_its_interval_and_verdict() -> None:
+    line = line_with("phantom", comparison(("phantom", metric())))
+    for part in ("0.612 [0.580, 0.650]", "saves 38.8 %", "5/5", "6.12", "short_window", "0.00210"):
+        assert part in line
+
+
+def test_the_baseline_stands_in_the_table_with_its_own_figures() -> None:
+    line = next(
+        line for line in printed(comparison(("phantom", metric()))).splitlines() if "baseline" in line
+    )
+    assert "tensor" in line
+    assert "10.0" in line
+
+
+def test_an_estimate_is_labelled_in_table_and_sentence() -> None:
+    found = comparison(("phantom", metric()), estimated=True)
+    assert ESTIMATE_LABEL in printed(found)
+    assert all(ESTIMATE_LABEL in sentence for sentence in answer_sentences(found))
+    measured = comparison(("phantom", metric()))
+    assert ESTIMATE_LABEL not in printed(measured)
+    assert "nvml.counter" in printed(measured)
+
+
+def test_what_is_not_comparable_says_why_and_shows_no_ratio() -> None:
+    blocked = metric(
+        says="not_comparable", ratio=None, ratio_low=None, ratio_high=None, reason="no round is complete",
+        blocking_flags=("short_window_refused",), arm_mean=None, baseline_mean=None,
+    )  # fmt: skip
+    text = printed(comparison(("phantom", blocked)))
+    assert "not comparable: no round is complete" in text
+    assert "short_window_refused!" in text
+    assert interval(blocked) == "-"
+    assert not is_comparable(comparison(("phantom", blocked)))
+
+
+def test_a_running_experiments_answer_is_said_to_be_unfinished() -> None:
+    assert "may still change" in printed(comparison(("phantom", metric()), final=False))
+    assert "may still change" not in printed(comparison(("phantom", metric())))
+
+
+def test_controls_are_marked_and_get_no_sentence() -> None:
+    found = comparison(("phantom", metric()), ("block control", metric(sentence="control says")))
+    assert "block control (control)" in printed(found)
+    assert answer_sentences(found) == ["phantom saves 38.8 % [35.0, 42.0] against tensor."]
+
+
+def test_a_pipe_gets_whole_lines_whatever_its_width() -> None:
+    text = printed(comparison(("phantom", metric(flags=("a" * 40, "b" * 40)))))
+    assert "a" * 40 + ", " + "b" * 40 in text
+
+
+def test_names_are_text_not_markup() -> None:
+    assert "[red]x[/red]" in printed(comparison(("[red]x[/red]", metric())))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (0, "0"),
+        (1234567.8, "1,234,568"),
+        (12.345, "12.3"),
+        (0.001234, "0.00123"),
+        (1e-9, "0.00000000100"),
+        (float("nan"), "nan"),
+        (float("inf"), "inf"),
+        (-5.678, "-5.68"),
+    ],
+)
+def test_numbers_have_three_digits_that_mean_something(value: float | None, text: str) -> None:
+    assert number(value) == text
+
+
+def test_millijoules_are_shown_as_joules() -> None:
+    assert quantity("energy_per_step_mj", 1_500.0) == "1.50"
+    assert quantity("seconds_per_step", 1.5) == "1.50"
+
+
+def test_verdicts_say_their_size() -> None:
+    assert verdict(metric()) == "saves 38.8 %"
+    assert verdict(metric(says="costs_more", ratio=1.25)) == "costs 25.0 % more"
+    assert verdict(metric(says="no_difference_shown")) == "no difference shown"
