@@ -16,6 +16,10 @@ MAX_TARGET_BYTES = 8 * 1024
 """Longest path and query."""
 BODY_PAUSE_S = 30.0
 """Longest pause between two parts of a body."""
+DRAINED_BYTES = 64 * 1024 * 1024
+"""Most of a refused body that is read and thrown away."""
+DRAIN_S = 5.0
+"""Longest time that this may take."""
 
 
 class RequestLimits:
@@ -43,47 +47,81 @@ class RequestLimits:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        refusal = self._refusal(scope)
-        if refusal is not None:
-            response = problem_response(
-                refusal.status,
-                refusal.code,
-                refusal.detail,
-                request_id=scope.get("state", {}).get("request_id"),
-                headers={"Connection": "close"},
-            )
-            await response(scope, receive, send)
+        limit_bytes = next(
+            size for prefix, size in self.body_bytes.items() if scope["path"].startswith(prefix)
+        )
+        body = _Body(receive, limit_bytes, self.body_pause_s)
+        expects_go_ahead = "100-continue" in Headers(scope=scope).get("expect", "").lower()
+
+        async def send_after_body(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] >= 400 and not expects_go_ahead:
+                await body.drain()
+            await send(message)
+
+        refusal = _refusal(scope, limit_bytes)
+        if refusal is None:
+            await self.app(scope, body.receive, send_after_body)
             return
-        limit_bytes = self._limit_bytes(scope["path"])
-        received_bytes, complete = 0, False
+        response = problem_response(
+            refusal.status,
+            refusal.code,
+            refusal.detail,
+            request_id=scope.get("state", {}).get("request_id"),
+            headers={"Connection": "close"},
+        )
+        await response(scope, receive, send_after_body)
 
-        async def limited_receive() -> Message:
-            nonlocal received_bytes, complete
-            if complete:
-                return await receive()
-            try:
-                message = await asyncio.wait_for(receive(), self.body_pause_s)
-            except TimeoutError as error:
-                detail = f"no byte of the body arrived for {self.body_pause_s:g} s; send the request again"
-                raise ApiError(408, "request-timeout", detail, headers={"Connection": "close"}) from error
-            received_bytes += len(message.get("body", b""))
-            complete = not message.get("more_body", False)
-            if received_bytes > limit_bytes:
-                raise BodyTooLarge(limit_bytes)
-            return message
 
-        await self.app(scope, limited_receive, send)
+class _Body:
+    """One request's body as it arrives."""
 
-    def _refusal(self, scope: Scope) -> ApiError | None:
-        target_bytes = len(scope.get("raw_path") or b"") + len(scope["query_string"])
-        if target_bytes > MAX_TARGET_BYTES:
-            detail = f"path and query are {target_bytes:,} bytes long; {MAX_TARGET_BYTES:,} are taken"
-            return ApiError(414, "target-too-long", detail)
-        length = Headers(scope=scope).get("content-length", "0")
-        limit_bytes = self._limit_bytes(scope["path"])
-        if length.isascii() and length.isdigit() and int(length[:20]) > limit_bytes:
-            return BodyTooLarge(limit_bytes)
-        return None
+    def __init__(self, receive: Receive, limit_bytes: int, pause_s: float) -> None:
+        self._receive = receive
+        self._limit_bytes = limit_bytes
+        self._pause_s = pause_s
+        self._received_bytes = 0
+        self._complete = False
 
-    def _limit_bytes(self, path: str) -> int:
-        return next(size for prefix, size in self.body_bytes.items() if path.startswith(prefix))
+    async def receive(self) -> Message:
+        """The next part, for the app.
+
+        Raises:
+            ApiError: 413 if there is more than the limit, 408 if nothing comes.
+        """
+        if self._complete:
+            return await self._receive()
+        try:
+            message = await asyncio.wait_for(self._next(), self._pause_s)
+        except TimeoutError as error:
+            self._complete = True
+            detail = f"no byte of the body arrived for {self._pause_s:g} s; send the request again"
+            raise ApiError(408, "request-timeout", detail, headers={"Connection": "close"}) from error
+        if self._received_bytes > self._limit_bytes:
+            raise BodyTooLarge(self._limit_bytes)
+        return message
+
+    async def drain(self) -> None:
+        """Reads what a refusal left unread: closing on it would reset the connection and lose the answer."""
+        try:
+            async with asyncio.timeout(DRAIN_S):
+                while not self._complete and self._received_bytes < DRAINED_BYTES:
+                    await self._next()
+        except TimeoutError:
+            self._complete = True
+
+    async def _next(self) -> Message:
+        message = await self._receive()
+        self._received_bytes += len(message.get("body", b""))
+        self._complete = not message.get("more_body", False)
+        return message
+
+
+def _refusal(scope: Scope, limit_bytes: int) -> ApiError | None:
+    target_bytes = len(scope.get("raw_path") or b"") + len(scope["query_string"])
+    if target_bytes > MAX_TARGET_BYTES:
+        detail = f"path and query are {target_bytes:,} bytes long; {MAX_TARGET_BYTES:,} are taken"
+        return ApiError(414, "target-too-long", detail)
+    length = Headers(scope=scope).get("content-length", "0")
+    if length.isascii() and length.isdigit() and int(length[:20]) > limit_bytes:
+        return BodyTooLarge(limit_bytes)
+    return None

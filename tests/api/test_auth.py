@@ -24,7 +24,7 @@ def bearer(token: str) -> dict[str, str]:
 def routes() -> list[tuple[str, str, str]]:
     """Method, a concrete path, and the scope of every API route."""
     return [
-        (sorted(route.methods)[0], re.sub(r"\{[^}]*\}", "exp-x", route.path), str(needed_scope(route)))
+        (sorted(route.methods or ())[0], re.sub(r"\{[^}]*\}", "exp-x", route.path), str(needed_scope(route)))
         for router in ROUTERS
         for route in router.routes
         if isinstance(route, APIRoute)

@@ -36,7 +36,7 @@ def test_a_body_up_to_the_limit_passes() -> None:
     assert (response.status_code, response.json()) == (200, 100)
 
 
-def test_a_body_that_says_it_is_longer_is_refused_unread() -> None:
+def test_a_body_that_says_it_is_longer_is_refused() -> None:
     response = post(app(body_bytes={"": 100}), content=b"x" * 101)
     assert response.status_code == 413
     assert response.json()["code"] == "body-too-large"

@@ -1,3 +1,5 @@
+import socket
+
 import httpx
 import pytest
 
@@ -148,3 +150,18 @@ def test_what_is_repeated_to_the_caller_is_short_and_printable() -> None:
     assert shown("a\x00b\n\ud800") == "a\\x00b\\n\\ud800"
     assert len(shown("x" * 10_000)) == 201
     assert shown(float("nan")) == "nan"
+
+
+def test_a_refusal_reaches_a_caller_who_is_still_sending(service: Service) -> None:
+    headers = {"Content-Type": "application/json"}
+    response = service.http.post("/internal/v1/events", content=b" " * (20 << 20), headers=headers)
+    check_problem(response, 401, "unauthorized")
+
+
+def test_a_caller_who_asks_before_sending_is_refused_before_sending(service: Service) -> None:
+    host, port = service.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        fields = [f"Host: {host}", "Content-Length: 99999999", "Expect: 100-continue"]
+        head = "\r\n".join(["POST /v1/experiments HTTP/1.1", *fields, "", ""])
+        connection.sendall(head.encode())
+        assert connection.recv(100).startswith(b"HTTP/1.1 413 ")
