@@ -9,6 +9,7 @@ one taken. Aliases may be used, but not to stand for more nodes than a person wo
 
 import json
 import re
+from collections import Counter
 from typing import Any, ClassVar
 
 import yaml
@@ -192,9 +193,10 @@ def _line(node: yaml.Node) -> int:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     mapping = dict(pairs)
     if len(mapping) < len(pairs):
-        names = [name for name, _ in pairs]
-        repeated = next(name for name in names if names.count(name) > 1)
-        raise DocumentError(f"as JSON: {repeated!r} occurs twice; keep one")
+        # A document of hundreds of thousands of names must not be searched once for each.
+        counts = Counter(name for name, _ in pairs)
+        repeated = next(name for name, count in counts.items() if count > 1)
+        raise DocumentError(f"as JSON: {repeated[:40]!r} occurs twice; keep one")
     return mapping
 
 

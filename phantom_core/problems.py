@@ -41,18 +41,21 @@ class SpecError(ValueError):
         super().__init__("; ".join(f"{problem.field}: {problem.message}" for problem in problems))
 
 
-def problems_of(error: ValidationError, model: type[BaseModel] = ExperimentSpec) -> list[SpecProblem]:
+def problems_of(
+    error: ValidationError, model: type[BaseModel] = ExperimentSpec, *, most: int | None = None
+) -> list[SpecProblem]:
     """Pydantic's findings as problems: fields by the path a user wrote, values short, with a way out.
 
     Args:
         error: What `load_spec` or `model_validate` raised.
         model: The model that was validated.
+        most: Only the first so many findings; a hostile document has hundreds of thousands. None gives all.
 
     Returns:
         One problem for each finding. Non-finite values are given as text, so that JSON can carry them.
     """
     problems = []
-    for item in error.errors(include_url=False):
+    for item in error.errors(include_url=False)[:most]:
         path, owner = _walk(model, item["loc"])
         name = path[-1] if path else ""
         context = item.get("ctx") or {}
