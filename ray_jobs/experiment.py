@@ -21,7 +21,7 @@ from phantom_core.protocol import Assignment, ExperimentFinished, Progress, Reas
 from ray_jobs.environment import JobEnvironment, JobError
 from ray_jobs.rank_entry import rank_main
 from ray_jobs.reporter import Reporter, fetch_assignment
-from ray_jobs.spool import Spool, spool_folder
+from ray_jobs.spool import Spool, remove_spool, spool_folder
 
 log = logging.getLogger(__name__)
 
@@ -47,16 +47,19 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
         spool.emit(Progress(message="starting the worker group", done=0, total=total))
         finished = _train(job, assignment)
         spool.emit(finished)
-        if not reporter.drain(LAST_WORD_S):
+        delivered = reporter.drain(LAST_WORD_S)
+        if not delivered:
             log.error("the last events stay in %s: %s", folder, reporter.refused or "service not reached")
+    if delivered:
+        remove_spool(folder)
     return 0 if finished.outcome == "succeeded" else 1
 
 
 def _train(job: JobEnvironment, assignment: Assignment) -> ExperimentFinished:
     try:
         ray.init(logging_level=logging.WARNING)
-        trainer = _trainer(job, assignment)
-        trainer.fit()
+        with tempfile.TemporaryDirectory(prefix="ghostwatt-train-", ignore_cleanup_errors=True) as storage:
+            _trainer(job, assignment, storage).fit()
     except KeyboardInterrupt:
         return ExperimentFinished(
             outcome="cancelled", reason=Reason.JOB_STOPPED, message="the Ray job was told to stop"
@@ -68,7 +71,7 @@ def _train(job: JobEnvironment, assignment: Assignment) -> ExperimentFinished:
     return ExperimentFinished(outcome="succeeded")
 
 
-def _trainer(job: JobEnvironment, assignment: Assignment) -> DataParallelTrainer:
+def _trainer(job: JobEnvironment, assignment: Assignment, storage: str) -> DataParallelTrainer:
     resources = assignment.plan.spec.resources
     ranks = assignment.plan.world_size
     gpus = ray.cluster_resources().get("GPU", 0)
@@ -88,7 +91,7 @@ def _trainer(job: JobEnvironment, assignment: Assignment) -> DataParallelTrainer
         run_config=ray.train.RunConfig(
             # Ray resumes silently where it finds the same name again, so no start shares one.
             name=f"{assignment.experiment_id}.{assignment.attempt}.{time.time_ns()}",
-            storage_path=tempfile.mkdtemp(prefix="ghostwatt-train-"),
+            storage_path=storage,
             failure_config=ray.train.FailureConfig(max_failures=0),
         ),
     )

@@ -15,7 +15,7 @@ from phantom_core.meters.sampling import PowerSampler, Sample
 from phantom_core.protocol import Assignment
 from ray_jobs.environment import JobEnvironment
 from ray_jobs.reporter import Reporter
-from ray_jobs.spool import Spool
+from ray_jobs.spool import Spool, remove_spool
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +44,7 @@ class Sampler:
             start: Counts the actor's starts, so that a restarted one is a source of its own.
         """
         self._stop = threading.Event()
+        self._folder = folder
         self._resources = ExitStack()
         self._reporter = self._resources.enter_context(Reporter(job, folder))
         meters = open_distinct_meters(requests)
@@ -77,4 +78,6 @@ class Sampler:
         self._thread.join(timeout=STOP_S)
         delivered = self._reporter.drain(deadline_s)
         self._resources.close()
+        if delivered:
+            remove_spool(self._folder)
         return delivered

@@ -5,7 +5,9 @@ files from another thread or process and sends them. A full disk loses nothing w
 lives: lines wait in memory and are written with the next event that can be.
 """
 
+import contextlib
 import logging
+import shutil
 import tempfile
 from collections import deque
 from pathlib import Path
@@ -32,6 +34,13 @@ def spool_folder(experiment_id: str, attempt: int, part: str) -> Path:
     folder = base / f"{experiment_id}.{attempt}" / part
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
+
+
+def remove_spool(folder: Path) -> None:
+    """Removes a folder whose events have all been delivered, and its parent if no other part is left."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        folder.parent.rmdir()
 
 
 class Spool:

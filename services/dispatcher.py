@@ -1,4 +1,4 @@
-"""Takes experiments from the queue, hands them to Ray and follows them to the end; keeps a Ray head if it must.
+"""Takes experiments from the queue, hands them to Ray and follows them to the end; keeps a head if need be.
 
 Two threads: one follows experiments, one keeps the cluster (starts the embedded head, measures its capacity).
 Both only ever fail for the moment: what goes wrong is said in `cluster_problem` and tried again.
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from phantom_core.checks import Capacity
-from services import leases
+from services import comparisons, heartbeats, leases
 from services.cluster import Cluster, ClusterError
 from services.database import Database
 from services.errors import ServiceError
@@ -24,6 +24,7 @@ from services.settings import Settings
 log = logging.getLogger(__name__)
 
 CLUSTER_CHECK_S = 5.0
+HEARTBEAT_S = 5.0
 RENEWALS_PER_LEASE = 3
 
 
@@ -42,6 +43,7 @@ class Dispatcher:
         self._capacity: Capacity | None = None
         self._problem: str | None = "Ray is starting"
         self._beat_s: float | None = None
+        self._told_s: float | None = None
         self._followers: dict[str, Follower] = {}
         self._renewed_s: dict[str, float] = {}
         self._threads = [
@@ -102,6 +104,7 @@ class Dispatcher:
 
     def _round(self) -> None:
         assert self._db is not None
+        self._tell_heartbeat(self._db)
         self._renew(self._db)
         cluster = self._cluster
         if cluster is None:
@@ -116,6 +119,15 @@ class Dispatcher:
             if lease is not None:
                 self._renewed_s[lease.experiment_id] = time.monotonic()
                 self._followers[lease.experiment_id] = Follower(self._db, lease, self._settings)
+
+    def _tell_heartbeat(self, db: Database) -> None:
+        now_s = time.monotonic()
+        if self._told_s is not None and now_s - self._told_s < HEARTBEAT_S:
+            return
+        heartbeats.beat(db, self._owner, {"cluster_problem": self._problem})
+        # Of experiments whose service died between their end and their comparison.
+        comparisons.store_missing(db)
+        self._told_s = now_s
 
     def _renew(self, db: Database) -> None:
         ttl_s = self._settings.lease_ttl_s
@@ -164,7 +176,7 @@ class Dispatcher:
 
 
 def ray_token(environment: Mapping[str, str]) -> str | None:
-    """The token of a cluster that isn't ours: `RAY_AUTH_TOKEN`, or the file `RAY_AUTH_TOKEN_PATH`, as Ray has it."""
+    """The token of a cluster that isn't ours, from where Ray too looks for it: a variable, or a file."""
     if environment.get("RAY_AUTH_TOKEN"):
         return environment["RAY_AUTH_TOKEN"]
     path = environment.get("RAY_AUTH_TOKEN_PATH")

@@ -1,8 +1,8 @@
 """One experiment from its lease to its end: submit its job, watch it, end it truthfully.
 
 `Follower.step` looks once and changes at most one thing, so that a dispatcher can follow many. What it must
-remember is in the database; what it keeps itself (an ingest token not yet handed over, a stop under way) costs
-at worst another attempt if it dies. A transport error changes no state.
+remember is in the database; what it keeps itself (an ingest token not yet handed over, a stop under way)
+costs at worst another attempt if it dies. A transport error changes no state.
 """
 
 import logging

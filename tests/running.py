@@ -1,0 +1,124 @@
+"""A real service in a process of its own, for tests that need all of it."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+READY_S = 180.0
+
+
+@dataclass
+class RunningService:
+    """A service that answers, and how to look at it."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+    data_dir: Path
+    log: Path
+
+    @property
+    def database(self) -> Path:
+        return self.data_dir / "ghostwatt.sqlite3"
+
+    def get(self, path: str) -> Any:
+        response = httpx.get(self.url + path, timeout=30)
+        response.raise_for_status()
+        return response.json()
+
+    def submit(self, spec: Mapping[str, Any]) -> str:
+        response = httpx.post(self.url + "/v1/experiments", json=spec, timeout=30)
+        assert response.status_code == 202, response.text
+        assert response.headers["location"].endswith(response.json()["id"])
+        return str(response.json()["id"])
+
+    def wait_for(self, identifier: str, states: set[str], deadline_s: float = 240) -> dict[str, Any]:
+        def look() -> dict[str, Any] | None:
+            experiment: dict[str, Any] = self.get(f"/v1/experiments/{identifier}")
+            return experiment if experiment["state"] in states else None
+
+        found: dict[str, Any] = wait_until(look, deadline_s, f"{identifier} in {sorted(states)}", self.tell)
+        return found
+
+    def tell(self) -> str:
+        return self.log.read_text(errors="replace")[-6000:]
+
+    def end(self, how: signal.Signals) -> int:
+        self.process.send_signal(how)
+        return self.process.wait(timeout=60)
+
+
+@contextmanager
+def running_service(folder: Path, **settings: str) -> Iterator[RunningService]:
+    """Starts `python -m api serve` on a free port and waits until experiments can run."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    data_dir, log = folder / "data", folder / "service.log"
+    inherited = {
+        key: value for key, value in os.environ.items() if not key.startswith(("GHOSTWATT_", "RAY_"))
+    }
+    environment = inherited | {
+        "GHOSTWATT_DATA_DIR": str(data_dir),
+        "GHOSTWATT_PORT": str(port),
+        "GHOSTWATT_POLL_INTERVAL_S": "0.5",
+        **settings,
+    }
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "api", "serve"],
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    service = RunningService(f"http://127.0.0.1:{port}", process, data_dir, log)
+    try:
+        wait_until(lambda: _can_run(service), READY_S, "a service that can run experiments", service.tell)
+        yield service
+    finally:
+        if process.poll() is None:
+            service.end(signal.SIGTERM)
+
+
+def wait_until(
+    look: Callable[[], Any], deadline_s: float, what: str, tell: Callable[[], str] = lambda: ""
+) -> Any:
+    """The first true value that `look` returns."""
+    end = time.monotonic() + deadline_s
+    while time.monotonic() < end:
+        value = look()
+        if value:
+            return value
+        time.sleep(0.25)
+    raise AssertionError(f"no {what} within {deadline_s:.0f} s\n{tell()}")
+
+
+def _can_run(service: RunningService) -> bool:
+    assert service.process.poll() is None, service.tell()
+    try:
+        checks = service.get("/readyz")["checks"]
+    except httpx.HTTPError:
+        return False
+    return all(check["ok"] for check in checks)
+
+
+def processes_of(mark: str) -> list[psutil.Process]:
+    """Processes whose command line or working files name the mark."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE and mark in " ".join(process.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
