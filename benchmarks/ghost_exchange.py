@@ -26,7 +26,7 @@ ROUNDS = 15
 
 def main() -> None:
     """Runs on one rank."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "ghost_exchange.json")
     out = parser.parse_args().out
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
@@ -103,7 +103,7 @@ def check(exchange: SymmetricExchange, own: torch.Tensor, given: torch.Tensor) -
 
 def captured(side: Callable[[], object]) -> torch.cuda.CUDAGraph:
     """A graph of `CALLS` calls."""
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(3):
@@ -121,12 +121,12 @@ def timed_us(graph: torch.cuda.CUDAGraph) -> float:
     graph.replay()
     torch.cuda.synchronize()
     dist.barrier()
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     start.record()
     graph.replay()
     end.record()
     torch.cuda.synchronize()
-    return 1_000 * start.elapsed_time(end) / CALLS
+    return 1_000 * float(start.elapsed_time(end)) / CALLS
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Writes a benchmark's rows with what a reader needs to judge them: card, versions, date, command."""
 
 import json
+import os
 import platform
 import shlex
 import sys
@@ -50,8 +51,6 @@ def surroundings(device: torch.device | None) -> dict[str, Any]:
 
 
 def _cpus() -> int:
-    import os
-
     return len(os.sched_getaffinity(0))
 
 

@@ -1,0 +1,76 @@
+"""Writes the figures of results/*.json into README.md and docs, between markers, so that none is copied by hand.
+
+`python -m benchmarks.quote` rewrites the documents; with `--check` it only says whether they are up to date (exit
+code 1 if not).
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+RESULTS = Path(__file__).parent / "results"
+DOCUMENTS = ("README.md",)
+BLOCK = re.compile(r"<!-- figures: (?P<name>[a-z_]+) -->\n.*?<!-- end -->", re.DOTALL)
+
+
+def main() -> int:
+    """Rewrites or checks all documents."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 if something would")
+    check = parser.parse_args().check
+    stale = []
+    for name in DOCUMENTS:
+        path = ROOT / name
+        before = path.read_text()
+        after = quoted(before)
+        if after != before:
+            stale.append(name)
+            if not check:
+                path.write_text(after)
+    print(f"out of date: {', '.join(stale)}" if stale else "up to date")
+    return 1 if stale and check else 0
+
+
+def quoted(text: str) -> str:
+    """The text with every marked block made anew from its result file."""
+
+    def block(match: re.Match[str]) -> str:
+        name = match["name"]
+        result = json.loads((RESULTS / f"{name}.json").read_text())
+        return f"<!-- figures: {name} -->\n{TABLES[name](result)}\n<!-- end -->"
+
+    return BLOCK.sub(block, text)
+
+
+def origin(result: dict[str, Any]) -> str:
+    """Where the figures of a result come from, in one line."""
+    card = f"{result['cards']} x {result['card']}, driver {result['driver']}" if "card" in result else "no GPU"
+    return f"{card}, torch {result['torch']}, {result['date'][:10]}, `{result['command']}`"
+
+
+def ghost_exchange(result: dict[str, Any]) -> str:
+    """Microseconds per exchange."""
+    lines = [
+        "| b, k, p | all-gather: NCCL | fused | reduce-scatter: NCCL | fused |",
+        "|---|---|---|---|---|",
+    ]
+    for row in result["rows"]:
+        cells = [
+            f"{row[f'{side}_us']:.1f} µs"
+            for side in ("nccl_all_gather", "fused_gather", "nccl_reduce_scatter", "fused_reduce")
+        ]
+        lines.append(f"| {row['b']}, {row['k']}, {row['p']} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", f"Medians over rounds, inside a CUDA graph. {origin(result)}."])
+
+
+TABLES: dict[str, Callable[[dict[str, Any]], str]] = {"ghost_exchange": ghost_exchange}
+"""How each result is shown."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
