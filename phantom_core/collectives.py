@@ -111,9 +111,9 @@ class Communicator:
 
     def from_all_ranks(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         """Every rank's tensor of one shape, in rank order; blocks, and is not counted: not for training."""
-        own = tensor.detach().contiguous()
         if self.world_size == 1:
-            return [own]
+            return [tensor.detach().clone()]
+        own = tensor.detach().contiguous()
         gathered = own.new_empty(self.world_size * own.numel())
         _all_gather(gathered, own.view(-1), group=self.group)
         return [part.view(own.shape) for part in gathered.chunk(self.world_size)]

@@ -193,5 +193,6 @@ class _Layers:
             exchanges=exchanges if self.p > 1 else (),
             saved_elements=saved,
             output_elements=writes * self.b,
-            transient_elements=(reads + writes) * self.b + buffers,
+            # Of the output two gradients: before and after the activation.
+            transient_elements=(reads + 2 * writes) * self.b + buffers,
         )
