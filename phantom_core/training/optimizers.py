@@ -1,20 +1,32 @@
-"""The update of a model's weights: a fused optimizer, and float32 master weights for bfloat16 models."""
+"""The update of a model's weights: fused SGD or AdamW, and float32 master weights for bfloat16 models.
+
+torch's own functions do the arithmetic. Its optimizer classes are left out: they make their state in the
+first step, where this needs all of it at fixed addresses from the start, and constructing one imports
+torch's compiler, which costs every rank a second or two.
+"""
 
 from collections.abc import Mapping
 
 import torch
 from torch import nn
+from torch.optim.adamw import adamw
+from torch.optim.sgd import sgd
 
 from phantom_core.spec import TrainingSpec
+
+ADAM_BETAS = (0.9, 0.999)
+"""Decay of AdamW's two moments."""
+ADAM_EPS = 1e-8
+"""Added to the root of AdamW's second moment."""
 
 
 class WeightUpdate:
     """SGD or AdamW over a model's weights, with the learning rate in a tensor on the device.
 
-    A bfloat16 weight has 8 significant bits, so an update of less than 1/256 of it would be lost. The
-    optimizer therefore works on float32 copies (masters) of such weights, which the model's weights are
-    then rounded from. Per weight that is 2 bytes of weight, 2 of gradient, 4 of master, 4 of its gradient,
-    and the optimizer's state.
+    A bfloat16 weight has 8 significant bits, so an update of less than 1/256 of it would be lost. Updates
+    therefore go to float32 copies (masters) of such weights, which the model's weights are then rounded
+    from. Per weight that is 2 bytes of weight, 2 of gradient, 4 of master, 4 of its gradient, and the
+    optimizer's state.
 
     Args:
         model: Its weights are updated in place.
@@ -23,50 +35,43 @@ class WeightUpdate:
     """
 
     def __init__(self, model: nn.Module, training: TrainingSpec, device: torch.device) -> None:
-        self._weights = [weight for weight in model.parameters() if weight.requires_grad]
-        self._masters = [_master(weight) for weight in self._weights]
         # CUDA's fused kernels read a float32 rate; on the CPU full precision costs nothing.
         rate_dtype = torch.float32 if device.type == "cuda" else torch.float64
         self.rate = torch.zeros(1, dtype=rate_dtype, device=device)
         """Learning rate (1,) of the next step."""
-        self._optimizer = _optimizer(self._masters, training, self.rate)
+        self._training = training
+        self._slots = [_Slot(weight, training) for weight in model.parameters() if weight.requires_grad]
 
     def zero_grad(self) -> None:
         """Drops all gradients, so that the next backward pass writes them instead of adding to them."""
-        for weight in self._weights:
-            weight.grad = None
+        for slot in self._slots:
+            slot.weight.grad = None
 
+    @torch.no_grad()
     def step(self) -> None:
         """Updates every weight that has a gradient."""
-        rounded: list[torch.Tensor] = []
-        masters: list[torch.Tensor] = []
-        gradients: list[torch.Tensor] = []
-        master_gradients: list[torch.Tensor] = []
-        for weight, master in zip(self._weights, self._masters, strict=True):
-            if master is not weight and weight.grad is not None:
-                if master.grad is None:
-                    master.grad = torch.empty_like(master)
-                rounded.append(weight)
-                masters.append(master)
-                gradients.append(weight.grad)
-                master_gradients.append(master.grad)
-        with torch.no_grad():
-            if rounded:
-                torch._foreach_copy_(master_gradients, gradients)
-            self._optimizer.step()
-            if rounded:
-                torch._foreach_copy_(rounded, masters)
+        slots = [slot for slot in self._slots if slot.weight.grad is not None]
+        rounded = [slot for slot in slots if slot.rounded]
+        if rounded:
+            torch._foreach_copy_(
+                [slot.gradient for slot in rounded], [slot.weight_gradient for slot in rounded]
+            )
+        if self._training.optimizer == "sgd":
+            self._sgd(slots)
+        else:
+            self._adamw(slots)
+        if rounded:
+            torch._foreach_copy_(
+                [slot.weight.detach() for slot in rounded], [slot.master for slot in rounded]
+            )
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """What steps change and later steps depend on (weights, masters, state), by stable names."""
-        tensors = {}
-        for index, (weight, master) in enumerate(zip(self._weights, self._masters, strict=True)):
-            tensors[f"{index}.weight"] = weight.detach()
-            if master is not weight:
-                tensors[f"{index}.master"] = master.detach()
-            state: dict[str, torch.Tensor] = self._optimizer.state.get(master, {})
-            tensors |= {f"{index}.{name}": value for name, value in state.items() if value is not None}
-        return tensors
+        """What steps change and later steps depend on: weights, masters and state, by stable names."""
+        return {
+            f"{index}.{name}": tensor
+            for index, slot in enumerate(self._slots)
+            for name, tensor in slot.tensors().items()
+        }
 
     def snapshot(self) -> dict[str, torch.Tensor]:
         """Copies of `tensors` on the host, so that they don't count as the device's memory."""
@@ -75,63 +80,87 @@ class WeightUpdate:
     def restore(self, saved: Mapping[str, torch.Tensor]) -> None:
         """Brings back a snapshot in place: addresses that a CUDA graph knows stay valid.
 
-        State that the optimizer has made since is zeroed, which is what fresh state of SGD and AdamW is.
-
         Args:
             saved: Of `snapshot`, of this object or of one built alike.
 
         Raises:
-            ValueError: The snapshot is of another model or optimizer.
+            ValueError: The snapshot is of another model or optimizer; nothing was changed.
         """
         present = self.tensors()
+        differing = sorted(
+            name
+            for name in present.keys() | saved.keys()
+            if name not in present or name not in saved or present[name].shape != saved[name].shape
+        )
+        if differing:
+            raise ValueError(
+                f"the saved state is of another model or optimizer: {len(differing)} of its tensors, such as "
+                f"{differing[0]}, are not this one's; restore it into the arm that it was saved from"
+            )
         for name, tensor in present.items():
-            if name not in saved:
-                tensor.zero_()
-            elif saved[name].shape != tensor.shape:
-                raise ValueError(
-                    f"saved tensor {name} has shape {tuple(saved[name].shape)}, the model's has "
-                    f"{tuple(tensor.shape)}; restore into the arm that it was saved from"
-                )
-            else:
-                tensor.copy_(saved[name])
-        for name in saved.keys() - present.keys():
-            self._adopt(name, saved[name])
+            tensor.copy_(saved[name])
 
-    def _adopt(self, name: str, value: torch.Tensor) -> None:
-        """Takes over state that this optimizer, having made no step yet, doesn't have."""
-        index, _, key = name.partition(".")
-        if key in ("weight", "master") or int(index) >= len(self._masters):
-            raise ValueError(f"saved tensor {name} has no place in this model; restore into the same arm")
-        master = self._masters[int(index)]
-        self._optimizer.state[master][key] = value.to(master.device, copy=True)
+    def _sgd(self, slots: list["_Slot"]) -> None:
+        sgd(
+            [slot.master for slot in slots],
+            [slot.gradient for slot in slots],
+            [slot.state.get("momentum") for slot in slots],
+            fused=True,
+            lr=self.rate,  # type: ignore[arg-type]  # a tensor is taken, as by torch.optim.SGD
+            momentum=self._training.momentum,
+            weight_decay=self._training.weight_decay,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+        )
+
+    def _adamw(self, slots: list["_Slot"]) -> None:
+        adamw(
+            [slot.master for slot in slots],
+            [slot.gradient for slot in slots],
+            [slot.state["first_moment"] for slot in slots],
+            [slot.state["second_moment"] for slot in slots],
+            [],
+            [slot.state["steps"] for slot in slots],
+            fused=True,
+            amsgrad=False,
+            beta1=ADAM_BETAS[0],
+            beta2=ADAM_BETAS[1],
+            lr=self.rate,
+            weight_decay=self._training.weight_decay,
+            eps=ADAM_EPS,
+            maximize=False,
+        )
 
 
-def _master(weight: nn.Parameter) -> nn.Parameter:
-    return nn.Parameter(weight.detach().float()) if weight.dtype == torch.bfloat16 else weight
+class _Slot:
+    """One weight with all that its update needs; the state's zeros are what torch's optimizers begin with."""
 
+    def __init__(self, weight: nn.Parameter, training: TrainingSpec) -> None:
+        self.weight = weight
+        self.rounded = weight.dtype == torch.bfloat16
+        self.master = weight.detach().float() if self.rounded else weight.detach()
+        self._master_gradient = torch.empty_like(self.master) if self.rounded else None
+        self.state: dict[str, torch.Tensor] = {}
+        if training.optimizer == "adamw":
+            self.state["first_moment"] = torch.zeros_like(self.master)
+            self.state["second_moment"] = torch.zeros_like(self.master)
+            self.state["steps"] = torch.zeros((), dtype=torch.float32, device=weight.device)
+        elif training.momentum:
+            self.state["momentum"] = torch.zeros_like(self.master)
 
-def _optimizer(
-    weights: list[nn.Parameter], training: TrainingSpec, rate: torch.Tensor
-) -> torch.optim.Optimizer:
-    optimizer: torch.optim.Optimizer
-    match training.optimizer:
-        case "sgd":
-            optimizer = torch.optim.SGD(
-                weights,
-                lr=rate,
-                momentum=training.momentum,
-                weight_decay=training.weight_decay,
-                fused=True,
-            )
-        case "adamw":
-            optimizer = torch.optim.AdamW(
-                weights,
-                lr=rate,
-                weight_decay=training.weight_decay,
-                fused=True,
-                capturable=rate.device.type == "cuda",
-            )
-    for group in optimizer.param_groups:
-        # The optimizer may have copied the tensor; the step must see what is written to this one.
-        group["lr"] = rate
-    return optimizer
+    @property
+    def weight_gradient(self) -> torch.Tensor:
+        """What the backward pass left."""
+        assert self.weight.grad is not None, "only weights that have a gradient are updated"
+        return self.weight.grad
+
+    @property
+    def gradient(self) -> torch.Tensor:
+        """The gradient in the master's number format."""
+        return self.weight_gradient if self._master_gradient is None else self._master_gradient
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Weight, master and state."""
+        own = {"master": self.master} if self.rounded else {}
+        return {"weight": self.weight.detach()} | own | self.state

@@ -1,0 +1,251 @@
+"""Several gloo ranks training one arm together."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+import phantom_core.training.steps as steps_module
+from phantom_core.cost import arm_cost
+from phantom_core.ffn import FFN, build_ffn
+from phantom_core.layouts import SplitLinear
+from phantom_core.plan import PlannedArm
+from phantom_core.spec import (
+    Arm,
+    BlockDiagonalArm,
+    FeaturePlacement,
+    LowRankArm,
+    ModelSpec,
+    PhantomArm,
+    Schedule,
+    StopAtSteps,
+    TeacherTask,
+    TensorArm,
+    TrainingSpec,
+)
+from phantom_core.tasks import load_task
+from phantom_core.training import RowOrder, Trainer, learning_rate
+from phantom_core.training.losses import loss_of
+from tests.distributed import run_ranks
+
+STEPS = 20
+
+
+def task(placement: FeaturePlacement) -> TeacherTask:
+    return TeacherTask(
+        features=24,
+        outputs=3,
+        latents=8,
+        teacher_width=8,
+        train_rows=96,
+        validation_rows=41,
+        feature_placement=placement,
+    )
+
+
+def arms(p: int) -> dict[str, Arm]:
+    return {
+        "gather": TensorArm(name="gather", world_size=p, form="gather"),
+        "column_row": TensorArm(name="column_row", world_size=p),
+        "phantom": PhantomArm(name="phantom", world_size=p, ghosts=2),
+        "block_diagonal": BlockDiagonalArm(name="block_diagonal", world_size=p),
+        "low_rank": LowRankArm(name="low_rank", world_size=p, rank=4),
+    }
+
+
+def plan(arm: Arm, dtype: str = "float64", **training: Any) -> PlannedArm:
+    settings = {
+        "batch_size": 16,
+        "learning_rate": 0.01,
+        "momentum": 0.9,
+        "schedule": Schedule(kind="linear", warmup_steps=3, decay_steps=30),
+        "stop": StopAtSteps(steps=STEPS),
+    }
+    return PlannedArm(
+        arm=arm,
+        model=ModelSpec(width=24, depth=3, dtype=dtype),
+        training=TrainingSpec(**(settings | training)),
+    )
+
+
+def dense_bias(layer: SplitLinear) -> torch.Tensor:
+    bias = layer.dense_bias()
+    assert bias is not None
+    return bias
+
+
+class DenseTwin(torch.nn.Module):
+    """The unsplit network with the weights that a split one's ranks hold together."""
+
+    def __init__(self, split: FFN) -> None:
+        super().__init__()
+        self.weights = torch.nn.ParameterList(layer.dense_equivalent().detach() for layer in split.layers)
+        self.biases = torch.nn.ParameterList(dense_bias(layer).detach() for layer in split.layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for index, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            x = torch.nn.functional.linear(torch.relu(x) if index else x, weight, bias)
+        return x
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    placement: FeaturePlacement
+    optimizer: str
+
+
+@dataclass(frozen=True)
+class Told:
+    losses: torch.Tensor
+    twin_losses: list[float]
+    before: float
+    twin_before: float
+    after: float
+    bytes_sent: int | None
+    formula_bytes: int
+
+
+def train_beside_a_dense_twin(p: int, cases: list[Case]) -> dict[Case, Told]:
+    steps_module._MOST_STEPS = 7  # this process is the rank's own; tables are refilled on the way
+    return {case: one_case(p, case) for case in cases}
+
+
+def one_case(p: int, case: Case) -> Told:
+    dataset = load_task(task(case.placement))
+    planned = plan(arms(p)[case.name], optimizer=case.optimizer)
+    built: list[FFN] = []
+
+    def build(*args: Any) -> FFN:
+        built.append(build_ffn(*args))
+        return built[0]
+
+    def on_all_columns(part: str) -> tuple[torch.Tensor, torch.Tensor]:
+        arrays = getattr(dataset, f"{part}_features"), getattr(dataset, f"{part}_targets")
+        return torch.tensor(arrays[0], dtype=torch.float64), torch.tensor(arrays[1], dtype=torch.float64)
+
+    with Trainer(planned, dataset, seed=2, build=build) as trainer:
+        twin = DenseTwin(built[0])
+        trainer.prepare(2)
+        before = trainer.evaluate()
+        trainer.run(STEPS)
+        losses = trainer.losses()
+        after = trainer.evaluate()
+        sent = trainer.bytes_sent_per_step
+    features, targets = on_all_columns("validation")
+    twin_before = loss_of(dataset.shape, twin(features), targets).item()
+    optimizer: torch.optim.Optimizer = (
+        torch.optim.SGD(twin.parameters(), momentum=0.9)
+        if case.optimizer == "sgd"
+        else torch.optim.AdamW(twin.parameters(), weight_decay=0.0)
+    )
+    features, targets = on_all_columns("train")
+    order = RowOrder(len(features), planned.training.batch_size, 2)
+    twin_losses = []
+    for number in range(STEPS):
+        rows = order.batches(number, 1)[0].long()
+        optimizer.param_groups[0]["lr"] = learning_rate(planned.training, number)
+        optimizer.zero_grad()
+        loss = loss_of(dataset.shape, twin(features[rows]), targets[rows])
+        torch.autograd.backward(loss)
+        optimizer.step()
+        twin_losses.append(loss.item())
+    cost = arm_cost(planned, dataset.shape, case.placement)
+    return Told(losses, twin_losses, before, twin_before, after, sent, cost.bytes_sent_per_rank)
+
+
+AS_ONE = [
+    Case(name, "whole", optimizer) for name in ("gather", "column_row") for optimizer in ("sgd", "adamw")
+]
+OTHERS = [
+    Case(name, placement, "adamw")
+    for name in ("phantom", "block_diagonal", "low_rank", "gather", "column_row")
+    for placement in ("whole", "split")
+    if (name, placement) not in {(case.name, case.placement) for case in AS_ONE}
+]
+
+Ranks = list[dict[Case, Told]]
+
+
+@pytest.fixture(scope="module")
+def two() -> Ranks:
+    return run_ranks(2, train_beside_a_dense_twin, 2, AS_ONE + OTHERS)
+
+
+@pytest.fixture(scope="module")
+def three() -> Ranks:
+    return run_ranks(3, train_beside_a_dense_twin, 3, AS_ONE)
+
+
+@pytest.mark.parametrize("case", AS_ONE, ids=str)
+def test_tensor_parallel_ranks_train_as_one_unsplit_network_does(
+    two: Ranks, three: Ranks, case: Case
+) -> None:
+    for told in (ranks[case] for ranks in two + three):
+        np.testing.assert_allclose(told.losses.numpy(), told.twin_losses, rtol=1e-10)
+
+
+@pytest.mark.parametrize("case", AS_ONE + OTHERS, ids=str)
+def test_ranks_see_their_columns_of_the_same_rows_and_agree_on_every_loss(two: Ranks, case: Case) -> None:
+    for told in (ranks[case] for ranks in two):
+        assert told.before == pytest.approx(told.twin_before, rel=1e-10)
+        assert told.losses[0].item() == pytest.approx(told.twin_losses[0], rel=1e-10)
+        assert told.losses[-5:].mean() < told.losses[:5].mean()
+    assert torch.equal(two[0][case].losses, two[1][case].losses)
+    assert two[0][case].after == two[1][case].after
+
+
+@pytest.mark.parametrize("case", AS_ONE + OTHERS, ids=str)
+def test_the_bytes_that_a_warm_up_step_sends_are_those_of_the_formulas(two: Ranks, case: Case) -> None:
+    for told in (ranks[case] for ranks in two):
+        assert told.bytes_sent == told.formula_bytes > 0
+
+
+def losses_and_evaluation(
+    planned: PlannedArm, group: Any = None, warmup_steps: int = 0, steps: int = 10
+) -> list[float]:
+    with Trainer(planned, load_task(task("split")), group=group) as trainer:
+        trainer.prepare(warmup_steps)
+        trainer.run(steps)
+        return [*trainer.losses().tolist(), trainer.evaluate()]
+
+
+def cold_and_warm(name: str) -> tuple[list[float], list[float]]:
+    planned = plan(arms(2)[name], "float32")
+    return losses_and_evaluation(planned), losses_and_evaluation(planned, warmup_steps=5)
+
+
+def in_a_subgroup() -> list[float] | None:
+    group = dist.new_group([1, 2])
+    return losses_and_evaluation(plan(arms(2)["phantom"]), group) if dist.get_rank() else None
+
+
+def alone() -> list[float]:
+    return losses_and_evaluation(plan(arms(2)["phantom"]))
+
+
+def diverging() -> list[float]:
+    settings = {"optimizer": "sgd", "learning_rate": 1_000.0}
+    return losses_and_evaluation(plan(arms(2)["phantom"], "float32", **settings), steps=60)
+
+
+@pytest.mark.parametrize("name", ["column_row", "phantom"])
+def test_ranks_that_warm_up_train_as_if_they_had_not(name: str) -> None:
+    for cold, warm in run_ranks(2, cold_and_warm, name):
+        assert cold == warm
+
+
+def test_an_arm_smaller_than_the_worker_group_trains_in_a_subgroup_of_it() -> None:
+    idle, *busy = run_ranks(3, in_a_subgroup)
+    assert idle is None
+    assert busy == run_ranks(2, alone)
+
+
+def test_divergence_is_seen_by_all_ranks_alike() -> None:
+    one, other = run_ranks(2, diverging)
+    assert not np.isfinite(one).all()
+    assert not np.isfinite(one[-1])
+    np.testing.assert_array_equal(one, other)
