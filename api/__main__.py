@@ -1,6 +1,7 @@
 """The service's process: `python -m api serve | migrate | keys create`; the `ghostwatt` command starts it."""
 
 import logging
+import os
 import socket
 import sys
 import threading
@@ -119,7 +120,8 @@ def listening_socket(settings: Settings) -> socket.socket:
 
 def _end_with_stdin(server: uvicorn.Server) -> None:
     # Whoever started the service holds the other end; the pipe closes with that process, however it ended.
-    while sys.stdin.buffer.read(4096):
+    # Read below Python's own buffer, whose lock a thread that waits would still hold when the interpreter ends.
+    while os.read(sys.stdin.fileno(), 4096):
         pass
     server.should_exit = True
 

@@ -1,25 +1,18 @@
 """From a request's body to a spec: JSON or YAML by content type, not trusted to be small, flat or finite."""
 
 import email.message
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
-import pydantic_core
-import yaml
 from fastapi import Depends, Request
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from api.errors import ApiError, BodyTooLarge, FieldProblem, shown, validation_problems
+from api.errors import MAX_FIELD_PROBLEMS, ApiError, FieldProblem, field_problem, shown, validation_problems
+from phantom_core.documents import DocumentError, parse_json, parse_yaml
+from phantom_core.problems import problems_of
 from phantom_core.spec import ExperimentSpec
 
 JSON_TYPES = frozenset({"application/json"})
 YAML_TYPES = frozenset({"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"})
-MAX_YAML_BYTES = 256 * 1024
-"""YAML is parsed in Python, at about 100 kB a second; what is longer can be sent as JSON."""
-MAX_YAML_NODES = 200_000
-"""Most nodes of a YAML document with its aliases written out: nine lines can stand for billions."""
-
-
-Model = TypeVar("Model", bound=BaseModel)
 
 
 async def raw_body(request: Request) -> bytes:
@@ -34,22 +27,25 @@ def parse_spec(request: Request, body: bytes) -> ExperimentSpec:
     """The spec in a body.
 
     Raises:
-        ApiError: 415 for another content type, 413 for YAML that is too long, 400 for text that is neither
-            JSON nor YAML, 422 for a document that is no spec, with a problem per field.
+        ApiError: 415 for another content type, 400 for text that can't be read, 422 for a document that is no
+            spec, with a problem per field.
     """
-    return validate(ExperimentSpec, parse_document(request, body, YAML_TYPES | JSON_TYPES))
-
-
-def parse_document(request: Request, body: bytes, types: frozenset[str]) -> Any:
-    """The document in a body, as plain Python objects.
-
-    Raises:
-        ApiError: As `parse_spec`.
-    """
-    given = check_content_type(request, types)
+    kind = check_content_type(request, YAML_TYPES | JSON_TYPES)
     if not body:
-        raise ApiError(400, "empty-body", "the body is empty; send the document that this address takes")
-    return _from_json(body) if given in JSON_TYPES else _from_yaml(body)
+        raise ApiError(400, "empty-body", "the body is empty; send a spec")
+    try:
+        document = parse_json(body.decode()) if kind in JSON_TYPES else parse_yaml(body.decode())
+    except (DocumentError, UnicodeDecodeError) as error:
+        detail = f"the body can't be read {shown(str(error), 500)}"
+        raise ApiError(400, "unreadable-body", detail) from error
+    try:
+        return ExperimentSpec.model_validate(document)
+    except ValidationError as error:
+        found = problems_of(error, most=MAX_FIELD_PROBLEMS)
+        problems = [
+            field_problem(problem.field, problem.value, problem.limit, problem.message) for problem in found
+        ]
+        raise _invalid(problems, error.error_count()) from error
 
 
 def check_content_type(request: Request, types: frozenset[str]) -> str:
@@ -72,71 +68,11 @@ def check_content_type(request: Request, types: frozenset[str]) -> str:
     return given
 
 
-def validate(model: type[Model], document: Any) -> Model:
-    """A document as a model.
-
-    Raises:
-        ApiError: 422 with a problem per field.
-    """
-    try:
-        return model.model_validate(document)
-    except ValidationError as error:
-        raise invalid_document(error) from error
-
-
 def invalid_document(error: ValidationError) -> ApiError:
-    """422 with a problem per field that Pydantic refused."""
-    problems = validation_problems(error)
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    return ApiError(
-        422, "invalid-document", f"{problems[0].field}: {problems[0].message}{more}", errors=problems
-    )
+    """422 with a problem per field, for documents other than specs."""
+    return _invalid(validation_problems(error), error.error_count())
 
 
-def _from_json(body: bytes) -> Any:
-    """JSON by Pydantic's parser: bounded nesting, no lone surrogates; the model refuses NaN by field."""
-    try:
-        return pydantic_core.from_json(body, allow_inf_nan=True, cache_strings="keys")
-    except ValueError as error:
-        raise _unreadable("JSON", error) from error
-
-
-def _from_yaml(body: bytes) -> Any:
-    if len(body) > MAX_YAML_BYTES:
-        raise BodyTooLarge(MAX_YAML_BYTES)
-    try:
-        # yaml.safe_load in two steps, since the nodes must be counted before they become objects.
-        loader = yaml.SafeLoader(body.decode())
-        root = loader.get_single_node()
-        if root is not None and _expanded_nodes(root, {}, set()) > MAX_YAML_NODES:
-            detail = f"the document has more than {MAX_YAML_NODES:,} nodes once its aliases are expanded"
-            raise ApiError(
-                422, "invalid-document", detail, errors=[FieldProblem(field="body", message=detail)]
-            )
-        return None if root is None else loader.construct_document(root)
-    except RecursionError as error:
-        raise _unreadable("YAML", ValueError("it is nested too deeply")) from error
-    # PyYAML's constructors let through what they stumble over: `!!bool x` is a KeyError, `!!timestamp x` an
-    # AttributeError, a date of month 99 a ValueError.
-    except (yaml.YAMLError, ValueError, ArithmeticError, TypeError, LookupError, AttributeError) as error:
-        raise _unreadable("YAML", error) from error
-
-
-def _expanded_nodes(node: yaml.Node, known: dict[int, int], above: set[int]) -> int:
-    """Nodes under a node when every alias is written out; a node that contains itself counts as endless."""
-    if id(node) in above:
-        return MAX_YAML_NODES + 1
-    if id(node) not in known:
-        above.add(id(node))
-        children: list[yaml.Node] = []
-        if isinstance(node, yaml.SequenceNode):
-            children = node.value
-        elif isinstance(node, yaml.MappingNode):
-            children = [part for pair in node.value for part in pair]
-        known[id(node)] = 1 + sum(_expanded_nodes(child, known, above) for child in children)
-        above.discard(id(node))
-    return known[id(node)]
-
-
-def _unreadable(language: str, error: Exception) -> ApiError:
-    return ApiError(400, "unreadable-body", f"the body can't be read as {language}: {shown(str(error), 300)}")
+def _invalid(problems: list[FieldProblem], count: int) -> ApiError:
+    more = f" (and {count - 1} more)" if count > 1 else ""
+    return ApiError(422, "invalid-document", f"{problems[0].message}{more}", errors=problems)

@@ -41,8 +41,6 @@ class FieldProblem(BaseModel):
     """What would have been accepted."""
     message: str
     """The reason and the way out."""
-    severity: str = "error"
-    """`error` refuses the request; `warning` is said beside it."""
 
 
 class Problem(BaseModel):
@@ -165,25 +163,30 @@ def problem_response(
     return JSONResponse(problem.model_dump(), status, dict(headers or {}), media_type=MEDIA_TYPE)
 
 
-def validation_problems(
-    error: ValidationError | RequestValidationError, prefix: str = ""
-) -> list[FieldProblem]:
+def field_problem(field: str, value: object, limit: object, message: str) -> FieldProblem:
+    """A problem in words that are short and printable, whatever was sent."""
+    return FieldProblem(
+        field=shown(field),
+        value=None if value is None else _scalar(value),
+        limit=None if limit is None else shown(limit),
+        message=shown(message, 1_000),
+    )
+
+
+def validation_problems(error: ValidationError | RequestValidationError) -> list[FieldProblem]:
     """Pydantic's errors as field problems; inputs are repeated only if they are short scalars.
 
     A non-finite float is shown as text, since JSON can't carry it (FastAPI's own handler fails on it).
     """
-    problems = []
-    for item in error.errors()[:MAX_FIELD_PROBLEMS]:
-        place = ".".join(shown(str(part), 80) for part in item["loc"])
-        problems.append(
-            FieldProblem(
-                field=".".join(part for part in (prefix, place) if part) or "body",
-                value=_scalar(item.get("input")),
-                limit=_limit(item.get("ctx")),
-                message=shown(str(item["msg"]), 1_000),
-            )
+    return [
+        field_problem(
+            ".".join(shown(str(part), 80) for part in item["loc"]) or "body",
+            item.get("input"),
+            _limit(item.get("ctx")),
+            str(item["msg"]),
         )
-    return problems
+        for item in error.errors()[:MAX_FIELD_PROBLEMS]
+    ]
 
 
 def install(app: FastAPI) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fastapi import FastAPI, Request
 from starlette.responses import Response
 
-from api.errors import FieldProblem, problem_response, request_id_of, shown
+from api.errors import FieldProblem, field_problem, problem_response, request_id_of
 from services import errors as service
 
 log = logging.getLogger("ghostwatt.api")
@@ -57,10 +57,6 @@ def _field_problems(error: Exception) -> Sequence[FieldProblem]:
     if not isinstance(error, service.SpecError):
         return ()
     return [
-        FieldProblem(field=problem.field, value=_text(problem.value), message=problem.message)
+        field_problem(problem.field, problem.value, problem.limit, problem.message)
         for problem in error.problems
     ]
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else shown(value)

@@ -19,13 +19,12 @@ class Answer(BaseModel):
 
 
 class FieldProblem(Answer):
-    """What is wrong with one field of a request."""
+    """What is wrong with one field of a request or a spec, or worth knowing about it."""
 
     field: str
     value: str | None = None
     limit: str | None = None
     message: str
-    severity: str = "error"
 
 
 class Problem(Answer):
@@ -253,20 +252,12 @@ class ArmCost(Answer):
     memory_per_rank_bytes: int
 
 
-class SpecProblem(Answer):
-    """What is wrong with a spec, or worth knowing."""
-
-    field: str
-    message: str
-    value: str | None = None
-
-
 class Validation(Answer):
     """What a spec would need and cost."""
 
     valid: bool
-    problems: tuple[SpecProblem, ...]
-    warnings: tuple[SpecProblem, ...]
+    problems: tuple[FieldProblem, ...]
+    warnings: tuple[FieldProblem, ...]
     baseline: str
     arms: tuple[ArmCost, ...]
     rounds: int

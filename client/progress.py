@@ -54,7 +54,7 @@ class Waiting:
             self._live.stop()
 
     def say(self, text: str, *, done: int | None = None, total: int | None = None) -> None:
-        """Shows what is being waited for; elsewhere than on a terminal only when it changed.
+        """Shows what is being waited for; elsewhere than on a terminal only when `text` changed.
 
         Args:
             text: One line.
@@ -64,9 +64,9 @@ class Waiting:
         count = f"{done}/{total}" if done is not None and total is not None else ""
         if self._live is not None:
             self._live.update(self._task, description=text, completed=done or 0, total=total, count=count)
-        elif (line := f"{text} {count}".strip()) != self._last:
-            self._last = line
-            self.note(Text(line))
+        elif text != self._last:
+            self._last = text
+            self.note(Text(text))
 
     def note(self, text: Text) -> None:
         """Leaves a line behind, with the time since the beginning."""

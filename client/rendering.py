@@ -36,6 +36,16 @@ ENERGY_COLUMNS = (
     ("seconds_per_step", "s per step"),
 )
 """Metrics shown with each arm, where the comparison has them."""
+METRIC_WORDS = {
+    "energy_to_target_mj": "energy to the target loss",
+    "energy_training_mj": "energy of training",
+    "energy_per_step_mj": "energy per step",
+    "energy_per_sample_mj": "energy per sample",
+    "seconds_to_target": "time to the target loss",
+    "training_s": "time of training",
+    "seconds_per_step": "time per step",
+}
+"""What a metric is, for a sentence."""
 ESTIMATE_LABEL = "ESTIMATE, not a measurement"
 """Stands wherever an energy is shown that no meter read."""
 
@@ -69,7 +79,7 @@ def interval(metric: MetricComparison) -> str:
 
 
 def verdict(metric: MetricComparison) -> str:
-    """A verdict in words, with its size or its reason."""
+    """A verdict in words, with its size; the reason why there is none stands below the table."""
     match metric.verdict:
         case "saves" if metric.ratio is not None:
             return f"saves {100 * (1 - metric.ratio):.1f} %"
@@ -77,7 +87,7 @@ def verdict(metric: MetricComparison) -> str:
             return f"costs {100 * (metric.ratio - 1):.1f} % more"
         case "no_difference_shown":
             return "no difference shown"
-    return f"not comparable: {metric.reason or 'no reason given'}"
+    return "not comparable"
 
 
 def method_label(comparison: Comparison) -> str:
@@ -92,7 +102,12 @@ def answer_sentences(comparison: Comparison) -> list[str]:
     """One sentence per arm of the user's own; the controls are in the table, unless there is nothing else."""
     own = [arm for arm in comparison.arms if not arm.control_of] or list(comparison.arms)
     label = f" [{ESTIMATE_LABEL}]" if comparison.estimated else ""
-    return [arm.primary.sentence + label for arm in own]
+    what = METRIC_WORDS.get(comparison.primary_metric, comparison.primary_metric)
+    return [
+        f"{arm.arm} against {comparison.baseline}, {what}: {arm.primary.sentence}{label}"
+        for arm in own
+        if arm.primary.verdict != "not_comparable"
+    ]
 
 
 def comparison_table(comparison: Comparison) -> RenderableType:
@@ -132,6 +147,11 @@ def comparison_table(comparison: Comparison) -> RenderableType:
             *(quantity(name, _arm_mean(arm, name)) for name, _ in shown),
             Text(", ".join(flags)),
         )
+    reasons = [
+        Text(f"{arm.arm}: {arm.primary.reason}")
+        for arm in comparison.arms
+        if arm.primary.verdict == "not_comparable" and arm.primary.reason
+    ]
     facts = Text(
         f"paired by round on {comparison.primary_metric}; energy read by {method_label(comparison)}"
         + (
@@ -140,7 +160,7 @@ def comparison_table(comparison: Comparison) -> RenderableType:
             else f"; the experiment is {comparison.experiment_state}, so this may still change"
         )
     )
-    return Group(table, facts)
+    return Group(table, *reasons, facts)
 
 
 def experiments_table(experiments: Sequence[Experiment]) -> Table:
