@@ -211,7 +211,7 @@ def data_bytes(rows: int, shape: TaskShape, placement: FeaturePlacement, world_s
 
 def break_even_ghosts(width: int, world_size: int) -> float:
     """From which k on a phantom layer has no fewer weights and FLOPs than a tensor layer: m (1 - 1/p)."""
-    return width / world_size * (1 - 1 / world_size)
+    return width * (world_size - 1) / world_size**2  # one rounding, so that whole numbers come out whole
 
 
 def frugal_world_size(width: int, ghosts: int) -> float:

@@ -62,7 +62,7 @@ class LayerCost:
     output_elements: int
     """Numbers that it returns."""
     transient_elements: int
-    """Numbers alive only while its backward runs: gradients of output and input, buffers of the exchange."""
+    """Numbers alive only while its backward runs: gradients of output, input and weights, exchange buffers."""
 
 
 def layer_costs(
@@ -193,6 +193,8 @@ class _Layers:
             exchanges=exchanges if self.p > 1 else (),
             saved_elements=saved,
             output_elements=writes * self.b,
-            # Of the output two gradients: before and after the activation.
-            transient_elements=(reads + 2 * writes) * self.b + buffers,
+            # Of the output two gradients, before and after the activation; of the weights the new one,
+            # before it is
+            # added to the old.
+            transient_elements=(reads + 2 * writes) * self.b + weights + buffers,
         )
