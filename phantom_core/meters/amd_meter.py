@@ -32,7 +32,7 @@ class AmdMeter(MeterBase):
         self,
         uuid: str,
         host: str,
-        clock: Callable[[], Instant] = Instant.now,
+        monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Opens the meter.
@@ -40,14 +40,14 @@ class AmdMeter(MeterBase):
         Args:
             uuid: UUID of the board, with or without `GPU-`.
             host: Name of this host.
-            clock: Tells the time.
+            monotonic: Tells the time, in seconds.
             sleep: Waits.
 
         Raises:
             MeterUnavailable: amdsmi is not installed, or can't be opened.
             DeviceNotFound: It has no such board.
         """
-        self._clock, self._smi = clock, _opened()
+        self._monotonic, self._smi = monotonic, _opened()
         self._open = True
         try:
             self._handle = _find(self._smi, uuid)
@@ -80,15 +80,15 @@ class AmdMeter(MeterBase):
     def read_energy(self) -> EnergyReading:
         """The board's accumulator."""
         if self._device.method is None:
-            return EnergyReading(self._clock(), None, None, None, reason=self._device.reason)
-        before = self._clock()
+            return EnergyReading(Instant.now(self._monotonic), None, None, None, reason=self._device.reason)
+        before_s = self._monotonic()
         energy_mj, reason = self._energy_mj()
-        after = self._clock()
+        instant = Instant.since(before_s, self._monotonic)
         if energy_mj is None:
-            return EnergyReading(before, None, None, None, reason=reason)
-        lag_s = self._lag_s + after.monotonic_s - before.monotonic_s
+            return EnergyReading(instant, None, None, None, reason=reason)
+        lag_s = self._lag_s + 2 * (instant.monotonic_s - before_s)
         return EnergyReading(
-            instant=before.midway(after),
+            instant=instant,
             energy_mj=energy_mj,
             method="amdsmi.counter",
             scope="gpu",
@@ -98,9 +98,9 @@ class AmdMeter(MeterBase):
 
     def read_power(self) -> PowerReading:
         """The board's power: momentary where the driver has it, else averaged."""
-        before = self._clock()
+        before_s = self._monotonic()
         info, reason = self._ask("amdsmi_get_power_info")
-        instant = before.midway(self._clock())
+        instant = Instant.since(before_s, self._monotonic)
         for key, method in (("current_socket_power", "instant"), ("average_socket_power", "average")):
             watts = (info or {}).get(key)
             if isinstance(watts, int | float) and watts > 0:
@@ -109,7 +109,7 @@ class AmdMeter(MeterBase):
 
     def read_state(self) -> BoardState:
         """Utilisation, limit and processes."""
-        now = self._clock()
+        now = Instant.now(self._monotonic)
         activity, busy_reason = self._ask("amdsmi_get_gpu_activity")
         processes, list_reason = self._ask("amdsmi_get_gpu_process_list")
         busy = (activity or {}).get("gfx_activity")
@@ -152,14 +152,14 @@ class AmdMeter(MeterBase):
 
     def _check(self, sleep: Callable[[float], None]) -> tuple[str | None, float]:
         """Why the accumulator can't be used, if it can't, and how long it stands still between movements."""
-        start = self._clock()
+        start_s = self._monotonic()
         start_mj, reason = self._energy_mj()
         if start_mj is None:
             return reason, ASSUMED_PERIOD_S
         power = self.read_power().power_mw
-        period_s = measured_period_s(lambda: self._energy_mj()[0], lambda: self._clock().monotonic_s, sleep)
+        period_s = measured_period_s(lambda: self._energy_mj()[0], self._monotonic, sleep)
         end_mj, _ = self._energy_mj()
-        elapsed_s = self._clock().monotonic_s - start.monotonic_s
+        elapsed_s = self._monotonic() - start_s
         if power is not None and period_s is not None and end_mj is not None:
             seen_mj, expected_mj = end_mj - start_mj, power * elapsed_s
             if abs(seen_mj - expected_mj) > MOST_OFF * expected_mj + period_s * power:

@@ -6,9 +6,9 @@ MeterError
 """
 
 import time
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Literal, Protocol, Self
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Literal, NamedTuple, Protocol, Self
 
 from phantom_core.flags import Flag
 from phantom_core.protocol import BoardState, DeviceInfo, Method, Scope
@@ -28,9 +28,8 @@ class DeviceNotFound(MeterError):
     """The driver has no device of that UUID."""
 
 
-@dataclass(frozen=True)
-class Instant:
-    """One moment on both clocks."""
+class Instant(NamedTuple):
+    """One moment on both clocks. Readings are tuples: making one is a good part of what a window costs."""
 
     at: datetime
     """UTC, for people."""
@@ -38,18 +37,20 @@ class Instant:
     """The host's monotonic clock, for arithmetic."""
 
     @classmethod
-    def now(cls) -> Self:
-        """This moment."""
-        return cls(at=datetime.now(UTC), monotonic_s=time.monotonic())
+    def now(cls, monotonic: Callable[[], float] = time.monotonic) -> Self:
+        """This moment, by a monotonic clock that counts seconds."""
+        return cls(datetime.now(UTC), monotonic())
 
-    def midway(self, later: "Instant") -> "Instant":
-        """The middle between this moment and a later one: when a slow call most likely read its value."""
-        half_s = (later.monotonic_s - self.monotonic_s) / 2
-        return Instant(at=self.at + timedelta(seconds=half_s), monotonic_s=self.monotonic_s + half_s)
+    @classmethod
+    def since(cls, monotonic_s: float, monotonic: Callable[[], float] = time.monotonic) -> Self:
+        """The middle between a moment of the monotonic clock and now: when a call in between read its value.
+
+        The UTC time is now's: it is for people, and a call takes milliseconds.
+        """
+        return cls(datetime.now(UTC), (monotonic_s + monotonic()) / 2)
 
 
-@dataclass(frozen=True)
-class EnergyReading:
+class EnergyReading(NamedTuple):
     """A device's running energy total at one moment; only differences mean anything."""
 
     instant: Instant
@@ -76,8 +77,7 @@ class EnergyReading:
     """What must be said beside every energy that comes of this meter."""
 
 
-@dataclass(frozen=True)
-class PowerReading:
+class PowerReading(NamedTuple):
     """A device's power at one moment."""
 
     instant: Instant

@@ -37,7 +37,7 @@ class CpuTimeMeter(MeterBase):
         watts_per_core: float = WATTS_PER_CORE,
         pid: int | None = None,
         why: str | None = None,
-        clock: Callable[[], Instant] = Instant.now,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Opens the meter.
 
@@ -48,13 +48,13 @@ class CpuTimeMeter(MeterBase):
             watts_per_core: Power of a busy core, in watts.
             pid: The process; None for this one, also after a fork.
             why: Why the processor is estimated and not metered.
-            clock: Tells the time.
+            monotonic: Tells the time, in seconds.
         """
-        self._clock, self._watts = clock, watts_per_core
+        self._monotonic, self._watts = monotonic, watts_per_core
         own = pid is None or pid == os.getpid()
         self._process = None if own else _process(pid)
         self._lock = threading.Lock()
-        self._since = clock()
+        self._since = Instant.now(monotonic)
         self._since_cpu_s = self._cpu_s()[0]
         estimate = f"estimated: CPU time x {watts_per_core:g} W per core, not measured"
         self._device = DeviceInfo(
@@ -74,7 +74,7 @@ class CpuTimeMeter(MeterBase):
 
     def read_energy(self) -> EnergyReading:
         """Watts per core x CPU seconds since the process started."""
-        now = self._clock()
+        now = Instant.now(self._monotonic)
         cpu_s, epoch, reason = self._cpu_s()
         if cpu_s is None:
             return EnergyReading(now, None, None, None, reason=reason, flags=(Flag.ESTIMATED,))
@@ -95,7 +95,7 @@ class CpuTimeMeter(MeterBase):
     def read_power(self) -> PowerReading:
         """Mean estimated power since the last call, or since the meter was opened."""
         with self._lock:
-            now = self._clock()
+            now = Instant.now(self._monotonic)
             cpu_s, _, reason = self._cpu_s()
             since, since_cpu_s = self._since, self._since_cpu_s
             self._since, self._since_cpu_s = now, cpu_s
@@ -108,7 +108,7 @@ class CpuTimeMeter(MeterBase):
 
     def read_state(self) -> BoardState:
         """A processor has no board state to tell."""
-        now = self._clock()
+        now = Instant.now(self._monotonic)
         return BoardState(at=now.at, monotonic_s=now.monotonic_s, reasons=("a processor is no board",))
 
     def _cpu_s(self) -> tuple[float | None, int, str | None]:

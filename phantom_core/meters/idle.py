@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import psutil
 
 from phantom_core.flags import Flag
-from phantom_core.meters.base import Instant, Meter, PowerReading
+from phantom_core.meters.base import Meter, PowerReading
 from phantom_core.meters.company import board_shared
 from phantom_core.meters.windows import WindowEnergy, window_energy
 from phantom_core.protocol import BoardState
@@ -46,7 +46,7 @@ def idle_power(
     sleep: Callable[[float], None] = time.sleep,
     *,
     own_process_ids: Collection[int] = (),
-    clock: Callable[[], Instant] = Instant.now,
+    monotonic: Callable[[], float] = time.monotonic,
 ) -> tuple[IdlePower, ...]:
     """Measures idle power of all devices at once.
 
@@ -55,7 +55,7 @@ def idle_power(
         seconds: How long.
         sleep: Waits.
         own_process_ids: Processes that may be on the boards without being company: the idle ranks.
-        clock: Tells the time.
+        monotonic: Tells the time, in seconds.
 
     Returns:
         One result per meter, in order.
@@ -69,10 +69,10 @@ def idle_power(
         )
     watches = [_Watch(meter) for meter in meters]
     psutil.cpu_percent()
-    start_s = clock().monotonic_s
+    start_s = monotonic()
     for watch in watches:
         watch.begin()
-    while (elapsed_s := clock().monotonic_s - start_s) < seconds:
+    while (elapsed_s := monotonic() - start_s) < seconds:
         for watch in watches:
             watch.look(settled=elapsed_s >= SETTLING * seconds)
         sleep(min(PERIOD_S, seconds - elapsed_s))

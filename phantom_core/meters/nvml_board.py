@@ -18,6 +18,9 @@ GPU_SCOPE = 0
 MODULE_SCOPE = 1
 """NVML_POWER_SCOPE_MODULE: a superchip's whole module, CPU included."""
 
+VALUE_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+"""Members of NVML's value union in the order of its type numbers: double, unsigned int, ..."""
+
 
 class Metric(StrEnum):
     """What can be asked of a board; support of each is probed once."""
@@ -47,7 +50,7 @@ class NvmlBoard:
         self.uuid = uuid
         """Full UUID of the board."""
         self._readers: dict[Metric, Callable[[], Answer[Any]]] = {
-            Metric.ENERGY: lambda: self._call("nvmlDeviceGetTotalEnergyConsumption").map(float),
+            Metric.ENERGY: lambda: self._call("nvmlDeviceGetTotalEnergyConsumption"),
             Metric.MODULE_ENERGY: lambda: self._field("NVML_FI_DEV_ENERGY", MODULE_SCOPE),
             Metric.POWER_INSTANT: lambda: self._field("NVML_FI_DEV_POWER_INSTANT", GPU_SCOPE),
             Metric.POWER_AVERAGE: lambda: self._field("NVML_FI_DEV_POWER_AVERAGE", GPU_SCOPE),
@@ -76,6 +79,10 @@ class NvmlBoard:
         """
         return self._readers[metric]()
 
+    def reader(self, metric: Metric) -> Callable[[], Answer[Any]]:
+        """What `read` calls for one metric, for those who read it often."""
+        return self._readers[metric]
+
     def name(self) -> Answer[str]:
         """Model name."""
         return self._call("nvmlDeviceGetName").map(str)
@@ -90,23 +97,19 @@ class NvmlBoard:
         return "average" if capability is not None and tuple(capability) > (8, 0) else "instant"
 
     def _call(self, function: str, *arguments: Any) -> Answer[Any]:
-        missing = self._find_handle()
-        if missing is not None:
-            return missing
-        return self._session.ask(function, self._handle, *arguments)
-
-    def _find_handle(self) -> Answer[Any] | None:
-        closed = self._session.ready()
+        session = self._session
+        closed = session.ready()
         if closed is not None:
             return Answer(None, closed, lost=True)
-        if self._generation != self._session.generation:
-            found = self._session.ask("nvmlDeviceGetHandleByUUID", self.uuid)
+        if self._generation != session.generation:
+            found = session.call("nvmlDeviceGetHandleByUUID", self.uuid)
             if found.value is None:
                 return Answer(None, f"board {self.uuid}: {found.reason}", lost=True)
-            self._handle, self._generation = found.value, self._session.generation
-        return None
+            self._handle, self._generation = found.value, session.generation
+        return session.call(function, self._handle, *arguments)
 
     def _field(self, field: str, scope: int) -> Answer[float]:
+        # The package is loaded by now: a board only exists in an open session.
         pynvml = importlib.import_module("pynvml")
         answer = self._call("nvmlDeviceGetFieldValues", [(getattr(pynvml, field), scope)])
         if answer.value is None:
@@ -114,19 +117,9 @@ class NvmlBoard:
         value = answer.value[0]
         if value.nvmlReturn != pynvml.NVML_SUCCESS:
             return self._session.failed(field, value.nvmlReturn)
-        members = {
-            pynvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
-            pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
-            pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
-            pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
-            pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
-            pynvml.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
-            pynvml.NVML_VALUE_TYPE_UNSIGNED_SHORT: "usVal",
-        }
-        member = members.get(value.valueType)
-        if member is None:
+        if value.valueType not in range(len(VALUE_MEMBERS)):
             return Answer(None, f"{field}: unknown value type {value.valueType}", lasting=True)
-        return Answer(float(getattr(value.value, member)))
+        return Answer(float(getattr(value.value, VALUE_MEMBERS[value.valueType])))
 
     def _throttle_reasons(self) -> Answer[tuple[str, ...]]:
         answer = self._call("nvmlDeviceGetCurrentClocksEventReasons")

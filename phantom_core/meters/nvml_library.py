@@ -9,8 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from phantom_core.meters.base import MeterUnavailable
 
@@ -21,8 +20,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-@dataclass(frozen=True)
-class Answer(Generic[T]):
+class Answer(NamedTuple, Generic[T]):
     """What NVML said: a value, or why there is none."""
 
     value: T | None
@@ -48,14 +46,15 @@ class NvmlSession:
     since a driver that was reloaded starts them over.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
         self._lock = threading.Lock()
         self._pid: int | None = None
         self._stale = False
         self._closed = False
         self._last_open_s = -REOPEN_INTERVAL_S
         self._failure: str | None = None
+        self._pynvml: Any = None
         self.generation = 0
 
     def open(self) -> None:
@@ -89,7 +88,7 @@ class NvmlSession:
                 return "the meter is closed"
             if not forked and not self._stale and self._pid is not None:
                 return None
-            if not forked and self._clock() - self._last_open_s < REOPEN_INTERVAL_S:
+            if not forked and self._monotonic() - self._last_open_s < REOPEN_INTERVAL_S:
                 return self._failure or "NVML is being opened again"
             if not forked and self._pid is not None:
                 self._shut_down()
@@ -106,12 +105,13 @@ class NvmlSession:
             The value, or the reason why there is none; never raises for an error that NVML reports.
         """
         closed = self.ready()
-        if closed is not None:
-            return Answer(None, closed, lost=True)
-        pynvml = importlib.import_module("pynvml")
+        return Answer(None, closed, lost=True) if closed is not None else self.call(function, *arguments)
+
+    def call(self, function: str, *arguments: Any) -> Answer[Any]:
+        """Calls one function of the binding, as `ask` does, in a session that is known to be ready."""
         try:
-            return Answer(getattr(pynvml, function)(*arguments))
-        except pynvml.NVMLError as error:
+            return Answer(getattr(self._pynvml, function)(*arguments))
+        except self._pynvml.NVMLError as error:
             return self.failed(function, error.value)
 
     def failed(self, what: str, code: int) -> Answer[Any]:
@@ -121,27 +121,31 @@ class NvmlSession:
             what: The function or field that returned it.
             code: NVML's return code, not NVML_SUCCESS.
         """
-        pynvml = importlib.import_module("pynvml")
+        pynvml = self._pynvml
         if code in (
             pynvml.NVML_ERROR_UNINITIALIZED,
             pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
             pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
         ):
             self._stale = True
-            return Answer(None, f"{what}: the driver was unloaded or replaced ({_text(code)})", lost=True)
+            return Answer(
+                None, f"{what}: the driver was unloaded or replaced ({_text(pynvml, code)})", lost=True
+            )
         if code in (pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED):
             return Answer(
-                None, f"{what}: the board fell off the bus or needs a reset ({_text(code)})", lost=True
+                None,
+                f"{what}: the board fell off the bus or needs a reset ({_text(pynvml, code)})",
+                lost=True,
             )
         if code == pynvml.NVML_ERROR_NO_PERMISSION:
-            return Answer(None, f"{what}: not permitted to this user ({_text(code)})", lasting=True)
+            return Answer(None, f"{what}: not permitted to this user ({_text(pynvml, code)})", lasting=True)
         lasting = code in (
             pynvml.NVML_ERROR_NOT_SUPPORTED,
             pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
             pynvml.NVML_ERROR_INVALID_ARGUMENT,
             pynvml.NVML_ERROR_NOT_FOUND,
         )
-        return Answer(None, f"{what}: {_text(code)}", lasting=lasting)
+        return Answer(None, f"{what}: {_text(pynvml, code)}", lasting=lasting)
 
     def close(self) -> None:
         """Gives NVML back; safe to call twice, and does nothing in a process that did not open it."""
@@ -151,9 +155,9 @@ class NvmlSession:
                 self._shut_down()
 
     def _initialise(self) -> str | None:
-        self._last_open_s = self._clock()
+        self._last_open_s = self._monotonic()
         try:
-            pynvml = importlib.import_module("pynvml")
+            pynvml = self._pynvml = importlib.import_module("pynvml")
         except ImportError as error:
             self._failure = f"the package nvidia-ml-py can't be imported ({error}); pip install nvidia-ml-py"
             return self._failure
@@ -168,11 +172,10 @@ class NvmlSession:
         return None
 
     def _shut_down(self) -> None:
-        pynvml = importlib.import_module("pynvml")
         self._pid = None
         try:
-            pynvml.nvmlShutdown()
-        except pynvml.NVMLError:
+            self._pynvml.nvmlShutdown()
+        except self._pynvml.NVMLError:
             self._failure = "NVML was gone already when it was closed"
 
 
@@ -183,12 +186,8 @@ def _why_not_open(pynvml: Any, code: int) -> str:
         pynvml.NVML_ERROR_NO_PERMISSION: "this user may not open the NVIDIA driver (see /dev/nvidiactl)",
         pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "the driver was updated and not reloaded; reboot the host",
     }
-    return f"NVML can't be opened: {ways_out.get(code, _text(code))}"
+    return f"NVML can't be opened: {ways_out.get(code, _text(pynvml, code))}"
 
 
-def _text(code: int) -> str:
-    pynvml = importlib.import_module("pynvml")
-    try:
-        return str(pynvml.NVMLError(code))
-    except pynvml.NVMLError:
-        return f"NVML error {code}"
+def _text(pynvml: Any, code: int) -> str:
+    return str(pynvml.NVMLError(code))

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Literal
 
 from phantom_core.flags import Flag
@@ -62,7 +63,7 @@ class NvmlMeter(MeterBase):
         found: FoundBoard,
         host: str,
         scope: GpuScope = "gpu",
-        clock: Callable[[], Instant] = Instant.now,
+        monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         *,
         power_only: bool = False,
@@ -74,25 +75,26 @@ class NvmlMeter(MeterBase):
             found: The board.
             host: Name of this host.
             scope: `gpu`, or `module` for the whole module of a superchip.
-            clock: Tells the time.
+            monotonic: Tells the time, in seconds.
             sleep: Waits.
             power_only: For a sampler: the counter's update period is not measured (a third of a second), and
                 without a counter no thread integrates power.
         """
-        self._session, self._clock = session, clock
+        self._session, self._monotonic = session, monotonic
         self._board = board = NvmlBoard(session, found.uuid)
         self.capabilities = probe(board)
         self._scope: Scope = scope
         self._energy_metric = Metric.MODULE_ENERGY if scope == "module" else Metric.ENERGY
+        self._read_counter = board.reader(self._energy_metric)
         self._power_metric, self._power_method = self._choose_power()
         self._losses = 0
         self._flags = (Flag.MIG_PARENT,) if found.mig_uuid else ()
         self._accumulator: PowerAccumulator | None = None
-        self._lag_s: float | None = None
+        self._period_s = ASSUMED_PERIOD_S
         method: Method | None = None
         if self.capabilities.has(self._energy_metric):
             method = "nvml.counter"
-            self._lag_s = ASSUMED_PERIOD_S if power_only else self._measure_period_s(sleep)
+            self._period_s = ASSUMED_PERIOD_S if power_only else self._measure_period_s(sleep)
         elif self._power_metric is not None and not power_only:
             method = "nvml.power"
             self._accumulator = PowerAccumulator(self.read_power)
@@ -120,48 +122,52 @@ class NvmlMeter(MeterBase):
     @property
     def update_period_s(self) -> float | None:
         """Seconds between two movements of the energy counter, as measured; None without a counter."""
-        return self._lag_s
+        return self._period_s if self._method == "nvml.counter" else None
 
     def read_energy(self) -> EnergyReading:
         """The board's running total."""
         if self._accumulator is not None:
             return self._integrated(self._accumulator)
-        before = self._clock()
+        monotonic = self._monotonic
+        before_s = monotonic()
         if self._method is None:
-            return EnergyReading(before, None, None, None, reason=self._device.reason, flags=self._flags)
-        answer = self._board.read(self._energy_metric)
-        after = self._clock()
+            instant = Instant.now(monotonic)
+            return EnergyReading(instant, None, None, None, reason=self._device.reason, flags=self._flags)
+        answer = self._read_counter()
+        call_s = monotonic() - before_s
+        instant = Instant(datetime.now(UTC), before_s + call_s / 2)
         if answer.value is None:
             self._losses += answer.lost
             return EnergyReading(
-                before, None, None, None, reason=answer.reason, epoch=self._epoch, flags=self._flags
+                instant, None, None, None, reason=answer.reason, epoch=self._epoch, flags=self._flags
             )
-        lag_s = (self._lag_s or ASSUMED_PERIOD_S) + after.monotonic_s - before.monotonic_s
+        lag_s = self._period_s + call_s
         return EnergyReading(
-            instant=before.midway(after),
-            energy_mj=answer.value,
-            method="nvml.counter",
-            scope=self._scope,
-            uncertainty_mj=None if self._limit_mw is None else lag_s * self._limit_mw,
+            instant,
+            float(answer.value),
+            "nvml.counter",
+            self._scope,
+            None if self._limit_mw is None else lag_s * self._limit_mw,
             lag_s=lag_s,
-            epoch=self._epoch,
+            epoch=self._session.generation + self._losses,
             flags=self._flags,
         )
 
     def read_power(self) -> PowerReading:
         """The board's power: momentary where the driver has it, else its mean over about a second."""
-        before = self._clock()
+        before_s = self._monotonic()
         if self._power_metric is None:
-            return PowerReading(before, None, None, reason=self.capabilities.why_not(Metric.POWER_USAGE))
+            instant = Instant.now(self._monotonic)
+            return PowerReading(instant, None, None, reason=self.capabilities.why_not(Metric.POWER_USAGE))
         answer = self._board.read(self._power_metric)
-        instant = before.midway(self._clock())
+        instant = Instant.since(before_s, self._monotonic)
         if answer.value is None:
             return PowerReading(instant, None, None, reason=answer.reason)
         return PowerReading(instant, answer.value, self._power_method)
 
     def read_state(self) -> BoardState:
         """Clocks, temperature, utilisation, limit, throttle reasons and processes."""
-        now = self._clock()
+        now = Instant.now(self._monotonic)
         metrics = (
             Metric.SM_CLOCK,
             Metric.MEMORY_CLOCK,
@@ -246,9 +252,7 @@ class NvmlMeter(MeterBase):
         return "; ".join(remarks) or None
 
     def _measure_period_s(self, sleep: Callable[[float], None]) -> float:
-        period_s = measured_period_s(
-            lambda: self._board.read(self._energy_metric).value, lambda: self._clock().monotonic_s, sleep
-        )
+        period_s = measured_period_s(lambda: self._read_counter().value, self._monotonic, sleep)
         if period_s is None:
             log.warning(
                 "board %s: the energy counter was not seen to move twice; its period is taken to be %.1f s",

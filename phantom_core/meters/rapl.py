@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,7 +114,7 @@ class RaplMeter(MeterBase):
         host: str,
         name: str,
         powercap: Path,
-        clock: Callable[[], Instant] = Instant.now,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Opens the meter.
 
@@ -121,13 +122,13 @@ class RaplMeter(MeterBase):
             host: Name of this host.
             name: Model of the processor.
             powercap: Where to look.
-            clock: Tells the time.
+            monotonic: Tells the time, in seconds.
 
         Raises:
             MeterUnavailable: Nothing to read, or not permitted.
         """
         found = find_domains(powercap)
-        self._clock = clock
+        self._monotonic = monotonic
         self._domains = found.usable
         self._last_uj: list[int] | None = None
         self._last_s = 0.0
@@ -180,7 +181,7 @@ class RaplMeter(MeterBase):
 
     def read_state(self) -> BoardState:
         """A processor has no board state to tell."""
-        now = self._clock()
+        now = Instant.now(self._monotonic)
         return BoardState(at=now.at, monotonic_s=now.monotonic_s, reasons=("a processor is no board",))
 
     def close(self) -> None:
@@ -201,21 +202,21 @@ class RaplMeter(MeterBase):
                 self._read()
 
     def _read(self) -> EnergyReading:
-        before = self._clock()
+        before_s = self._monotonic()
         try:
             now_uj = [domain.read_uj() for domain in self._domains]
         except (OSError, ValueError) as error:
             self._last_uj = None
-            return EnergyReading(before, None, None, None, reason=f"RAPL: {error}", flags=self._flags)
-        after = self._clock()
-        instant = before.midway(after)
+            instant = Instant.now(self._monotonic)
+            return EnergyReading(instant, None, None, None, reason=f"RAPL: {error}", flags=self._flags)
+        instant = Instant.since(before_s, self._monotonic)
         if self._last_uj is None or instant.monotonic_s - self._last_s > self._wrap_s:
             self._epoch += 1
         else:
             for domain, last_uj, uj in zip(self._domains, self._last_uj, now_uj, strict=True):
                 self._total_uj += uj - last_uj if uj >= last_uj else uj - last_uj + domain.range_uj
         self._last_uj, self._last_s = now_uj, instant.monotonic_s
-        lag_s = UPDATE_PERIOD_S + after.monotonic_s - before.monotonic_s
+        lag_s = UPDATE_PERIOD_S + 2 * (instant.monotonic_s - before_s)
         return EnergyReading(
             instant=instant,
             energy_mj=self._total_uj / 1_000,

@@ -6,6 +6,7 @@ to its sink, or, if the sink is what failed, returns it.
 
 import math
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -60,7 +61,7 @@ class PowerSampler:
         host: str,
         state_rate_hz: float = 1.0,
         batch_s: float = 2.0,
-        clock: Callable[[], Instant] = Instant.now,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepares the loop; `run` starts it.
 
@@ -71,7 +72,7 @@ class PowerSampler:
             host: Name of this host.
             state_rate_hz: Readings of clocks, temperature, limit and company per second and board.
             batch_s: Seconds of samples that are handed over together.
-            clock: Tells the time.
+            monotonic: Tells the time, in seconds.
 
         Raises:
             ValueError: A rate or duration that can't be kept.
@@ -88,7 +89,7 @@ class PowerSampler:
         self._period_s = 1 / rate_hz
         self._ticks_per_state = max(1, round(rate_hz / state_rate_hz))
         self._ticks_per_batch = max(1, round(rate_hz * batch_s))
-        self._sink, self._host, self._clock = sink, host, clock
+        self._sink, self._host, self._monotonic = sink, host, monotonic
         self._health = SamplerHealth()
 
     @property
@@ -126,7 +127,7 @@ class PowerSampler:
         return ended
 
     def _loop(self, stop: Stop) -> None:
-        start_s = self._clock().monotonic_s
+        start_s = self._monotonic()
         tick = next_state = 0
         next_batch = self._ticks_per_batch
         while True:
@@ -136,12 +137,12 @@ class PowerSampler:
             if tick >= next_batch:
                 self._hand_over()
                 next_batch = tick + self._ticks_per_batch
-            due = math.ceil((self._clock().monotonic_s - start_s) / self._period_s)
+            due = math.ceil((self._monotonic() - start_s) / self._period_s)
             following = max(tick + 1, due)
             missed_ticks = self._health.missed_ticks + following - tick - 1
             self._health = replace(self._health, missed_ticks=missed_ticks)
             tick = following
-            if stop.wait(max(0.0, start_s + tick * self._period_s - self._clock().monotonic_s)):
+            if stop.wait(max(0.0, start_s + tick * self._period_s - self._monotonic())):
                 return
 
     def _read(self, *, with_state: bool) -> None:
@@ -158,7 +159,7 @@ class PowerSampler:
                 trace.states.append(trace.meter.read_state())
         self._health = replace(
             self._health,
-            last=self._clock(),
+            last=Instant.now(self._monotonic),
             samples=self._health.samples + good,
             failures=self._health.failures + failed,
             largest_gap_s=largest_gap_s,

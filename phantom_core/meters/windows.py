@@ -9,7 +9,7 @@ at least -T P_end and at most +T P_start:
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from phantom_core.flags import Flag
 from phantom_core.meters.base import EnergyReading
@@ -23,8 +23,7 @@ DISAGREEMENT = 0.05
 """Counter and integral that differ by more than this share are flagged."""
 
 
-@dataclass(frozen=True)
-class WindowEnergy:
+class WindowEnergy(NamedTuple):
     """What one device used between two readings."""
 
     energy_mj: float | None
@@ -57,75 +56,71 @@ def window_energy(
     Returns:
         The energy with its bound; None with a reason and a flag where the readings have no sound difference.
     """
-    flags = _merged(start.flags, end.flags)
+    problem = _problem(start, end)
+    flags = _merged(start.flags, end.flags) if start.flags or end.flags else ()
+    if problem is not None:
+        reason, *raised = problem
+        merged = _merged(flags, (Flag.ENERGY_UNKNOWN, *raised))
+        return WindowEnergy(None, None, None, None, reason, merged)
+    assert start.energy_mj is not None
+    assert end.energy_mj is not None
+    energy_mj = end.energy_mj - start.energy_mj
+    mean_power_mw = energy_mj / (end.instant.monotonic_s - start.instant.monotonic_s)
+    return WindowEnergy(
+        energy_mj,
+        _uncertainty_mj(start, end, mean_power_mw, edge_power_mw),
+        start.method,
+        start.scope,
+        end.reason or start.reason,
+        flags,
+    )
 
-    def unknown(reason: str, *more: Flag) -> WindowEnergy:
-        return WindowEnergy(
-            energy_mj=None,
-            uncertainty_mj=None,
-            method=None,
-            scope=None,
-            reason=reason,
-            flags=_merged(flags, (Flag.ENERGY_UNKNOWN, *more)),
-        )
 
+def _problem(start: EnergyReading, end: EnergyReading) -> tuple[str] | tuple[str, Flag] | None:
+    """Why two readings have no difference, and the flag that says it."""
     for name, reading in (("start", start), ("end", end)):
         if reading.energy_mj is None or not math.isfinite(reading.energy_mj):
-            return unknown(
-                f"no energy at the window's {name}: {reading.reason or 'the reading has no total'}"
-            )
+            return (f"no energy at the window's {name}: {reading.reason or 'the reading has no total'}",)
     assert start.energy_mj is not None
     assert end.energy_mj is not None
     if start.method != end.method or start.scope != end.scope:
-        return unknown(
-            f"read by {start.method} ({start.scope}) at the start and {end.method} ({end.scope}) at the end",
-            Flag.METHOD_CHANGED,
-        )
+        both = f"{start.method} ({start.scope}) at the start and {end.method} ({end.scope}) at the end"
+        return f"read by {both}", Flag.METHOD_CHANGED
     if start.epoch != end.epoch:
-        return unknown(
-            "the counter may have started over inside the window (driver, board or process was restarted)",
-            Flag.COUNTER_RESET,
+        reason = (
+            "the counter may have started over inside the window (driver, board or process was restarted)"
         )
+        return reason, Flag.COUNTER_RESET
     energy_mj = end.energy_mj - start.energy_mj
-    if not math.isfinite(energy_mj):
-        return unknown(f"the counter's difference is {energy_mj}")
     if energy_mj < 0:
-        return unknown(
-            f"the counter went back by {-energy_mj:.0f} mJ inside the window, so it was reset",
-            Flag.COUNTER_RESET,
-        )
+        back = f"the counter went back by {-energy_mj:.0f} mJ inside the window, so it was reset"
+        return back, Flag.COUNTER_RESET
+    if not math.isfinite(energy_mj):
+        return (f"the counter's difference is {energy_mj}",)
     duration_s = end.instant.monotonic_s - start.instant.monotonic_s
-    if duration_s <= 0:
-        return unknown(f"the window's end is {-duration_s:.6f} s before its start")
+    if not duration_s > 0:
+        return (f"the window's end is {-duration_s:.6f} s before its start",)
     if energy_mj == 0 and start.method != "estimate":
-        return unknown(
-            f"the counter did not move in {duration_s:.3f} s: the window is shorter than its update period, "
-            "or it stands still"
-        )
-    return WindowEnergy(
-        energy_mj=energy_mj,
-        uncertainty_mj=_uncertainty_mj(start, end, energy_mj / duration_s, edge_power_mw),
-        method=start.method,
-        scope=start.scope,
-        reason=end.reason or start.reason,
-        flags=flags,
-    )
+        still = f"the counter did not move in {duration_s:.3f} s"
+        return (f"{still}: the window is shorter than its update period, or it stands still",)
+    return None
 
 
 def _uncertainty_mj(
     start: EnergyReading, end: EnergyReading, mean_power_mw: float, edge_power_mw: Sequence[float | None]
 ) -> float | None:
     grown_mj = max(0.0, end.accumulated_mj - start.accumulated_mj)
-    ceilings = [reading.uncertainty_mj for reading in (start, end)]
-    ceiling_mj = None if None in ceilings else max(bound for bound in ceilings if bound is not None)
-    lags = [reading.lag_s for reading in (start, end)]
-    seen = [power for power in edge_power_mw if power is not None and math.isfinite(power)]
-    if None in lags:
+    ceiling_mj = None
+    if start.uncertainty_mj is not None and end.uncertainty_mj is not None:
+        ceiling_mj = max(start.uncertainty_mj, end.uncertainty_mj)
+        if not edge_power_mw:
+            return ceiling_mj + grown_mj
+    if start.lag_s is None or end.lag_s is None:
         return None if ceiling_mj is None else ceiling_mj + grown_mj
-    lag_s = max(lag for lag in lags if lag is not None)
+    seen = [power for power in edge_power_mw if power is not None and math.isfinite(power)]
     if ceiling_mj is not None and not seen:
         return ceiling_mj + grown_mj
-    edges_mj = lag_s * max([mean_power_mw, *seen])
+    edges_mj = max(start.lag_s, end.lag_s) * max([mean_power_mw, *seen])
     return (edges_mj if ceiling_mj is None else min(edges_mj, ceiling_mj)) + grown_mj
 
 
@@ -201,8 +196,7 @@ def _added(total: WindowEnergy, more: WindowEnergy) -> WindowEnergy:
     assert total.energy_mj is not None
     assert more.energy_mj is not None
     bounds = (total.uncertainty_mj, more.uncertainty_mj)
-    return replace(
-        total,
+    return total._replace(
         energy_mj=total.energy_mj + more.energy_mj,
         uncertainty_mj=None if None in bounds else sum(bound for bound in bounds if bound is not None),
         method=total.method if total.method == more.method else None,

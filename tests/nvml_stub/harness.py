@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -137,9 +136,11 @@ class Clock:
     def sleep(self, seconds: float) -> None:
         self.set(self.now_s + seconds)
 
+    def monotonic(self) -> float:
+        return self.now_s
+
     def instant(self) -> Instant:
-        start = datetime(2026, 1, 1, tzinfo=UTC)
-        return Instant(at=start + timedelta(seconds=self.now_s), monotonic_s=self.now_s)
+        return Instant.now(self.monotonic)
 
 
 @dataclass(frozen=True)

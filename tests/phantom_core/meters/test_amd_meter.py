@@ -71,7 +71,7 @@ def test_a_board_is_metered_by_its_accumulator_found_by_uuid(
 ) -> None:
     clock = Clock()
     opened = install(Board(clock))
-    with AmdMeter(uuid, "host", clock.instant, clock.sleep) as meter:
+    with AmdMeter(uuid, "host", clock.monotonic, clock.sleep) as meter:
         assert (meter.device.kind, meter.device.method, meter.device.scope) == (
             "rocm",
             "amdsmi.counter",
@@ -94,7 +94,7 @@ def test_an_accumulator_that_contradicts_the_power_is_not_believed(
 ) -> None:
     clock = Clock()
     install(Board(clock, scale=0.1))
-    with AmdMeter(UUID, "host", clock.instant, clock.sleep) as meter:
+    with AmdMeter(UUID, "host", clock.monotonic, clock.sleep) as meter:
         assert meter.device.method is None
         assert "can't be right" in (meter.read_energy().reason or "")
         assert meter.read_energy().energy_mj is None
@@ -105,7 +105,7 @@ def test_a_lost_board_is_none_with_the_reason(install: Callable[[Board], dict[st
     clock = Clock()
     board = Board(clock)
     install(board)
-    with AmdMeter(UUID, "host", clock.instant, clock.sleep) as meter:
+    with AmdMeter(UUID, "host", clock.monotonic, clock.sleep) as meter:
         start = meter.read_energy()
         board.lost = True
         clock.sleep(1.0)
@@ -121,7 +121,7 @@ def test_a_uuid_of_no_board_is_refused_and_leaves_the_driver_closed(
     clock = Clock()
     opened = install(Board(clock))
     with pytest.raises(DeviceNotFound, match=UUID):
-        AmdMeter("GPU-0", "host", clock.instant, clock.sleep)
+        AmdMeter("GPU-0", "host", clock.monotonic, clock.sleep)
     assert opened["count"] == 0
 
 
@@ -136,7 +136,7 @@ def test_a_driver_that_can_not_list_its_boards_is_unavailable(
 
     monkeypatch.setattr(sys.modules["amdsmi"], "amdsmi_get_processor_handles", fail)
     with pytest.raises(MeterUnavailable, match="NO_PERM"):
-        AmdMeter(UUID, "host", clock.instant, clock.sleep)
+        AmdMeter(UUID, "host", clock.monotonic, clock.sleep)
     assert opened["count"] == 0
 
 

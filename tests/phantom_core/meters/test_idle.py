@@ -20,10 +20,10 @@ Load = Callable[[StubScript], LoadedStub]
 
 @contextmanager
 def metered(stub: LoadedStub, uuid: str) -> Iterator[NvmlMeter]:
-    session = NvmlSession(lambda: stub.clock.now_s)
+    session = NvmlSession(stub.clock.monotonic)
     session.open()
     found = find_board(session, uuid)
-    with NvmlMeter(session, found, "host", clock=stub.clock.instant, sleep=stub.clock.sleep) as meter:
+    with NvmlMeter(session, found, "host", monotonic=stub.clock.monotonic, sleep=stub.clock.sleep) as meter:
         yield meter
 
 
@@ -31,7 +31,7 @@ def test_idle_power_of_each_device_with_its_bound(load: Load) -> None:
     boards = (StubBoard(uuid="GPU-1", power=((0, 75),)), StubBoard(uuid="GPU-2", power=((0, 120),)))
     stub = load(StubScript(boards=boards))
     with metered(stub, "GPU-1") as one, metered(stub, "GPU-2") as two:
-        results = idle_power([one, two], 2.0, stub.clock.sleep, clock=stub.clock.instant)
+        results = idle_power([one, two], 2.0, stub.clock.sleep, monotonic=stub.clock.monotonic)
     for result, watts in zip(results, (75, 120), strict=True):
         assert result.power_mw is not None
         assert result.uncertainty_mw is not None
@@ -45,7 +45,7 @@ def test_idle_power_of_each_device_with_its_bound(load: Load) -> None:
 def test_a_board_that_works_is_no_idle_baseline(load: Load) -> None:
     stub = load(StubScript(boards=(StubBoard(utilizations=((80, (1.5, 99.0)),)),)))
     with metered(stub, StubBoard().uuid) as meter:
-        (result,) = idle_power([meter], 2.0, stub.clock.sleep, clock=stub.clock.instant)
+        (result,) = idle_power([meter], 2.0, stub.clock.sleep, monotonic=stub.clock.monotonic)
     assert result.power_mw is not None
     assert result.energy.flags == (Flag.NOT_IDLE_BASELINE,)
     assert result.reason == "the board was 80 % busy"
@@ -54,7 +54,7 @@ def test_a_board_that_works_is_no_idle_baseline(load: Load) -> None:
 def test_work_that_ended_just_before_does_not_count_as_busy(load: Load) -> None:
     stub = load(StubScript(boards=(StubBoard(utilizations=((80, (0.0, 1.0)),)),)))
     with metered(stub, StubBoard().uuid) as meter:
-        (result,) = idle_power([meter], 2.0, stub.clock.sleep, clock=stub.clock.instant)
+        (result,) = idle_power([meter], 2.0, stub.clock.sleep, monotonic=stub.clock.monotonic)
     assert result.energy.flags == ()
 
 
@@ -62,10 +62,10 @@ def test_a_stranger_on_the_board_is_said_and_the_idle_ranks_are_not_strangers(lo
     stub = load(StubScript(boards=(StubBoard(processes=((100, ALWAYS), (200, ALWAYS))),)))
     with metered(stub, StubBoard().uuid) as meter:
         (shared,) = idle_power(
-            [meter], 1.0, stub.clock.sleep, own_process_ids={100}, clock=stub.clock.instant
+            [meter], 1.0, stub.clock.sleep, own_process_ids={100}, monotonic=stub.clock.monotonic
         )
         (alone,) = idle_power(
-            [meter], 1.0, stub.clock.sleep, own_process_ids={100, 200}, clock=stub.clock.instant
+            [meter], 1.0, stub.clock.sleep, own_process_ids={100, 200}, monotonic=stub.clock.monotonic
         )
     assert shared.energy.flags == (Flag.NOT_IDLE_BASELINE, Flag.BOARD_SHARED)
     assert alone.energy.flags == ()
@@ -74,7 +74,7 @@ def test_a_stranger_on_the_board_is_said_and_the_idle_ranks_are_not_strangers(lo
 def test_a_device_that_can_not_be_read_has_no_idle_power_and_says_why() -> None:
     clock = Clock()
     with open_meter(MeterRequest("rocm", uuid="GPU-1")) as meter:
-        (result,) = idle_power([meter], 1.0, clock.sleep, clock=clock.instant)
+        (result,) = idle_power([meter], 1.0, clock.sleep, monotonic=clock.monotonic)
     assert result.power_mw is None
     assert result.uncertainty_mw is None
     assert "amdsmi" in (result.reason or "")
@@ -96,8 +96,8 @@ def test_busy_processors_are_no_idle_baseline_of_a_package(
         counter = zone / "energy_uj"
         counter.write_text(str(int(counter.read_text()) + 5_000))
 
-    with RaplMeter("host", "EPYC", tmp_path, clock.instant) as meter:
-        (result,) = idle_power([meter], 0.5, sleep, clock=clock.instant)
+    with RaplMeter("host", "EPYC", tmp_path, clock.monotonic) as meter:
+        (result,) = idle_power([meter], 0.5, sleep, monotonic=clock.monotonic)
     assert Flag.NOT_IDLE_BASELINE in result.energy.flags
     assert result.reason == "the host's processors were 63 % busy"
 

@@ -42,13 +42,13 @@ def test_an_unknown_gross_energy_has_no_net() -> None:
 
 
 def test_a_baseline_above_the_work_is_refused_but_noise_around_zero_is_kept() -> None:
-    idle_board = replace(GROSS, energy_mj=990_000)
+    idle_board = GROSS._replace(energy_mj=990_000)
     assert net_energy(idle_board, 10.0, [IDLE]).net_mj == -10_000
-    impossible = net_energy(replace(GROSS, energy_mj=500_000), 10.0, [IDLE])
+    impossible = net_energy(GROSS._replace(energy_mj=500_000), 10.0, [IDLE])
     assert impossible.net_mj is None
     assert impossible.flags == (Flag.NOT_IDLE_BASELINE,)
 
 
 def test_flags_of_the_baselines_stand_beside_the_net_energy() -> None:
-    busy = replace(IDLE, energy=replace(IDLE_ENERGY, flags=(Flag.NOT_IDLE_BASELINE,)))
+    busy = replace(IDLE, energy=IDLE_ENERGY._replace(flags=(Flag.NOT_IDLE_BASELINE,)))
     assert net_energy(GROSS, 10.0, [IDLE, busy]).flags == (Flag.NOT_IDLE_BASELINE,)

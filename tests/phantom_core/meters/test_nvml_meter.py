@@ -36,10 +36,10 @@ Load = Callable[[StubScript], LoadedStub]
 
 @contextmanager
 def metered(stub: LoadedStub, uuid: str = UUID, scope: GpuScope = "gpu") -> Iterator[NvmlMeter]:
-    session = NvmlSession(lambda: stub.clock.now_s)
+    session = NvmlSession(stub.clock.monotonic)
     session.open()
     found = find_board(session, uuid)
-    with NvmlMeter(session, found, "host", scope, stub.clock.instant, stub.clock.sleep) as meter:
+    with NvmlMeter(session, found, "host", scope, stub.clock.monotonic, stub.clock.sleep) as meter:
         yield meter
 
 
@@ -412,7 +412,7 @@ def test_a_meter_for_power_alone_opens_without_watching_the_counter(load: Load) 
         found = find_board(session, UUID)
         opened_s = stub.clock.now_s
         with NvmlMeter(
-            session, found, "host", clock=stub.clock.instant, sleep=stub.clock.sleep, power_only=True
+            session, found, "host", monotonic=stub.clock.monotonic, sleep=stub.clock.sleep, power_only=True
         ) as meter:
             assert stub.clock.now_s == opened_s
             assert meter.read_power().power_mw == 100_000

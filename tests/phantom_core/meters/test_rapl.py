@@ -38,7 +38,7 @@ def test_packages_and_their_memory_are_added_up_as_one_device(tmp_path: Path) ->
     packages = [zone(tmp_path, f"intel-rapl:{n}", f"package-{n}", 1_000_000 * n) for n in range(2)]
     memory = zone(tmp_path, "intel-rapl:0:1", "dram", 5)
     clock = Clock()
-    with RaplMeter("host", "EPYC", tmp_path, clock.instant) as meter:
+    with RaplMeter("host", "EPYC", tmp_path, clock.monotonic) as meter:
         assert (meter.device.method, meter.device.scope) == ("rapl", "package+dram")
         start = meter.read_energy()
         clock.sleep(10)
@@ -61,7 +61,7 @@ def test_no_joule_is_counted_twice(tmp_path: Path) -> None:
 def test_a_wrap_around_is_undone(tmp_path: Path) -> None:
     package = zone(tmp_path, "intel-rapl:0", "package-0", RANGE_UJ - 50_000_000)
     clock = Clock()
-    with RaplMeter("host", "EPYC", tmp_path, clock.instant) as meter:
+    with RaplMeter("host", "EPYC", tmp_path, clock.monotonic) as meter:
         start = meter.read_energy()
         clock.sleep(10)
         add(package, 120)
@@ -73,7 +73,7 @@ def test_a_wrap_around_is_undone(tmp_path: Path) -> None:
 def test_a_pause_in_which_a_wrap_could_be_missed_has_no_energy(tmp_path: Path) -> None:
     package = zone(tmp_path, "intel-rapl:0", "package-0", 0, limit_w=200)
     clock = Clock()
-    with RaplMeter("host", "EPYC", tmp_path, clock.instant) as meter:
+    with RaplMeter("host", "EPYC", tmp_path, clock.monotonic) as meter:
         start = meter.read_energy()
         clock.sleep(RANGE_UJ / 1e6 / 200 + 1)
         add(package, 100)
@@ -97,7 +97,7 @@ def test_long_windows_are_kept_up_with_by_reading_in_between(
         return text
 
     monkeypatch.setattr(Path, "read_text", watched)
-    with RaplMeter("host", "EPYC", tmp_path, Clock().instant) as meter:
+    with RaplMeter("host", "EPYC", tmp_path, Clock().monotonic) as meter:
         start = meter.read_energy()
         for _ in range(8):
             next_uj = (int(read(package / "energy_uj")) + 500_000) % range_uj
@@ -116,7 +116,7 @@ def test_a_domain_without_a_range_is_left_out_and_flagged(tmp_path: Path) -> Non
     package = zone(tmp_path, "intel-rapl:0", "package-0", 0)
     zone(tmp_path, "intel-rapl:0:0", "dram", 0, range_uj=None)
     clock = Clock()
-    with RaplMeter("host", "EPYC", tmp_path, clock.instant) as meter:
+    with RaplMeter("host", "EPYC", tmp_path, clock.monotonic) as meter:
         assert meter.device.scope == "package"
         assert "dram (intel-rapl:0:0): max_energy_range_uj can't be read" in (meter.device.reason or "")
         start = meter.read_energy()
@@ -189,7 +189,7 @@ def test_rapl_alone_or_nothing_if_that_is_what_was_asked_for(
 def test_a_counter_that_goes_away_is_none_and_no_window_spans_its_absence(tmp_path: Path) -> None:
     package = zone(tmp_path, "intel-rapl:0", "package-0", 0)
     clock = Clock()
-    with RaplMeter("host", "EPYC", tmp_path, clock.instant) as meter:
+    with RaplMeter("host", "EPYC", tmp_path, clock.monotonic) as meter:
         start = meter.read_energy()
         (package / "energy_uj").rename(package / "gone")
         lost = meter.read_energy()
@@ -204,7 +204,7 @@ def test_a_counter_that_goes_away_is_none_and_no_window_spans_its_absence(tmp_pa
 def test_power_is_the_mean_since_the_last_reading(tmp_path: Path) -> None:
     package = zone(tmp_path, "intel-rapl:0", "package-0", 0)
     clock = Clock()
-    with RaplMeter("host", "EPYC", tmp_path, clock.instant) as meter:
+    with RaplMeter("host", "EPYC", tmp_path, clock.monotonic) as meter:
         assert meter.read_power().power_mw is None
         clock.sleep(2)
         add(package, 100)
@@ -216,7 +216,7 @@ def test_power_is_the_mean_since_the_last_reading(tmp_path: Path) -> None:
 def test_a_forked_child_starts_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = zone(tmp_path, "intel-rapl:0", "package-0", 0)
     clock = Clock()
-    with RaplMeter("host", "EPYC", tmp_path, clock.instant) as meter:
+    with RaplMeter("host", "EPYC", tmp_path, clock.monotonic) as meter:
         start = meter.read_energy()
         clock.sleep(1)
         add(package, 1)

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from phantom_core.meters.base import EnergyReading, Instant, Meter, MeterBase, PowerMethod, PowerReading
+from phantom_core.meters.base import EnergyReading, Meter, MeterBase, PowerMethod, PowerReading
 from phantom_core.meters.choose import MeterRequest, open_distinct_meters
 from phantom_core.meters.integration import integrate_power
 from phantom_core.meters.nvml_library import NvmlSession
@@ -62,7 +62,7 @@ def sampled(
     meters: Sequence[Meter], clock: Clock, seconds: float, rate_hz: float = 10.0, late_s: float = 0.0
 ) -> tuple[list[Sample], SamplerEnded, PowerSampler]:
     taken: list[Sample] = []
-    sampler = PowerSampler(meters, rate_hz, taken.append, host="host", clock=clock.instant)
+    sampler = PowerSampler(meters, rate_hz, taken.append, host="host", monotonic=clock.monotonic)
     ended = sampler.run(Ending(clock, seconds, late_s))
     return taken, ended, sampler
 
@@ -160,7 +160,7 @@ def test_a_sink_that_fails_ends_the_sampler_alone_with_the_reason() -> None:
     def full(sample: Sample) -> None:
         raise OSError(28, "No space left on device")
 
-    sampler = PowerSampler([FakeMeter(clock)], 10, full, host="host", clock=clock.instant)
+    sampler = PowerSampler([FakeMeter(clock)], 10, full, host="host", monotonic=clock.monotonic)
     ended = sampler.run(Ending(clock, 60))
     assert "No space left on device" in (ended.reason or "")
     assert ended.samples == 21
@@ -211,13 +211,13 @@ def test_a_thread_stops_it_by_an_event() -> None:
 def test_its_samples_integrate_to_what_the_counter_says(load: Callable[[StubScript], LoadedStub]) -> None:
     board = StubBoard(power=((0, 100), (5, 100), (6, 600), (12, 600), (13, 100)))
     stub = load(StubScript(boards=(board,)))
-    session = NvmlSession(lambda: stub.clock.now_s)
+    session = NvmlSession(stub.clock.monotonic)
     session.open()
     found = find_board(session, board.uuid)
     taken: list[Sample] = []
-    with NvmlMeter(session, found, "host", clock=stub.clock.instant, sleep=stub.clock.sleep) as meter:
+    with NvmlMeter(session, found, "host", monotonic=stub.clock.monotonic, sleep=stub.clock.sleep) as meter:
         start = meter.read_energy()
-        sampler = PowerSampler([meter], 10, taken.append, host="host", clock=stub.clock.instant)
+        sampler = PowerSampler([meter], 10, taken.append, host="host", monotonic=stub.clock.monotonic)
         sampler.run(Ending(stub.clock, 20.0))
         end = meter.read_energy()
     counter = window_energy(start, end)
@@ -232,9 +232,3 @@ def test_its_samples_integrate_to_what_the_counter_says(load: Callable[[StubScri
     bound_mj = counter.uncertainty_mj + integral.uncertainty_mj
     assert abs(counter.energy_mj - integral.energy_mj) <= bound_mj
     assert not methods_disagree(counter.energy_mj, integral.energy_mj)
-
-
-def test_meters_satisfy_the_interface() -> None:
-    meter: Meter = FakeMeter(Clock())
-    with meter as entered:
-        assert entered.read_power().instant == Instant(entered.read_power().instant.at, 0.0)

@@ -204,10 +204,12 @@ def test_through_the_real_binding_every_window_of_any_trace_is_right_within_its_
     with tempfile.TemporaryDirectory() as folder:
         script = StubScript(boards=(board,))
         with nvml_stub.loaded(script, Path(folder) / "script") as stub:
-            session = NvmlSession(lambda: stub.clock.now_s)
+            session = NvmlSession(stub.clock.monotonic)
             session.open()
             found = find_board(session, board.uuid)
-            with NvmlMeter(session, found, "host", clock=stub.clock.instant, sleep=stub.clock.sleep) as meter:
+            with NvmlMeter(
+                session, found, "host", monotonic=stub.clock.monotonic, sleep=stub.clock.sleep
+            ) as meter:
                 opened_s = stub.clock.now_s
                 seen = []
                 for time_s in times_s:

@@ -1,4 +1,3 @@
-import dataclasses
 import math
 from datetime import UTC, datetime, timedelta
 
@@ -40,22 +39,18 @@ def test_power_seen_at_the_edges_narrows_the_bound_but_never_below_the_mean_powe
 
 
 def test_without_a_known_limit_the_mean_power_makes_the_bound() -> None:
-    start, end = (
-        dataclasses.replace(r, uncertainty_mj=None) for r in (reading(0, 0), reading(10, 3_000_000))
-    )
+    start, end = (r._replace(uncertainty_mj=None) for r in (reading(0, 0), reading(10, 3_000_000)))
     assert window_energy(start, end).uncertainty_mj == pytest.approx(30_000)
 
 
 def test_without_a_known_period_there_is_no_bound() -> None:
-    bare = [
-        dataclasses.replace(r, uncertainty_mj=None, lag_s=None) for r in (reading(0, 0), reading(10, 1_000))
-    ]
+    bare = [r._replace(uncertainty_mj=None, lag_s=None) for r in (reading(0, 0), reading(10, 1_000))]
     assert window_energy(bare[0], bare[1]).uncertainty_mj is None
 
 
 def test_what_integration_has_added_between_the_ends_is_part_of_the_bound() -> None:
-    start = dataclasses.replace(reading(0, 0), accumulated_mj=5.0, uncertainty_mj=0.0, lag_s=0.0)
-    end = dataclasses.replace(reading(10, 900), accumulated_mj=25.0, uncertainty_mj=0.0, lag_s=0.0)
+    start = reading(0, 0)._replace(accumulated_mj=5.0, uncertainty_mj=0.0, lag_s=0.0)
+    end = reading(10, 900)._replace(accumulated_mj=25.0, uncertainty_mj=0.0, lag_s=0.0)
     assert window_energy(start, end).uncertainty_mj == pytest.approx(20.0)
 
 
@@ -65,31 +60,31 @@ def test_what_integration_has_added_between_the_ends_is_part_of_the_bound() -> N
         (reading(0, 5_000), reading(10, 4_000), Flag.COUNTER_RESET, "went back by 1000 mJ"),
         (
             reading(0, 5_000),
-            dataclasses.replace(reading(10, 9_000), epoch=1),
+            reading(10, 9_000)._replace(epoch=1),
             Flag.COUNTER_RESET,
             "started over",
         ),
         (
             reading(0, 5_000),
-            dataclasses.replace(reading(10, 9_000), method="nvml.power"),
+            reading(10, 9_000)._replace(method="nvml.power"),
             Flag.METHOD_CHANGED,
             "nvml.power",
         ),
         (
             reading(0, 5_000),
-            dataclasses.replace(reading(10, 9_000), scope="module"),
+            reading(10, 9_000)._replace(scope="module"),
             Flag.METHOD_CHANGED,
             "module",
         ),
         (
-            dataclasses.replace(reading(0, None), reason="lost"),
+            reading(0, None)._replace(reason="lost"),
             reading(10, 1),
             Flag.ENERGY_UNKNOWN,
             "start: lost",
         ),
         (
             reading(0, 1),
-            dataclasses.replace(reading(10, None), reason="lost"),
+            reading(10, None)._replace(reason="lost"),
             Flag.ENERGY_UNKNOWN,
             "end: lost",
         ),
@@ -110,13 +105,13 @@ def test_readings_without_a_sound_difference_give_none_with_flag_and_reason(
 
 
 def test_a_process_that_slept_used_an_estimated_zero() -> None:
-    start, end = (dataclasses.replace(reading(t, 1_000), method="estimate", scope="process") for t in (0, 10))
+    start, end = (reading(t, 1_000)._replace(method="estimate", scope="process") for t in (0, 10))
     assert window_energy(start, end).energy_mj == 0
 
 
 def test_flags_of_both_ends_reach_the_window_once() -> None:
-    start = dataclasses.replace(reading(0, 0), flags=(Flag.ESTIMATED,))
-    end = dataclasses.replace(reading(1, 5), flags=(Flag.ESTIMATED, Flag.MIG_PARENT))
+    start = reading(0, 0)._replace(flags=(Flag.ESTIMATED,))
+    end = reading(1, 5)._replace(flags=(Flag.ESTIMATED, Flag.MIG_PARENT))
     assert window_energy(start, end).flags == (Flag.ESTIMATED, Flag.MIG_PARENT)
 
 
