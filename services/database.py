@@ -73,6 +73,12 @@ class Database:
             )
         self._engine = _sqlite_engine(parsed) if self.is_sqlite else _postgresql_engine(parsed)
         self._writes = self._engine.execution_options(**{_WRITES: True})
+        # SQLite's reads see one state anyway; PostgreSQL's do from this level on.
+        self._reads = (
+            self._engine
+            if self.is_sqlite
+            else self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        )
         # SQLite's own busy handler sleeps and retries, so writers of one process would starve each other.
         self._turn = threading.Lock() if self.is_sqlite else nullcontext()
 
@@ -83,12 +89,12 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """A session that sees one consistent state and changes nothing.
+        """A session that sees one consistent state and changes nothing; what it changes is never committed.
 
         Raises:
             DatabaseUnavailable: The database can't be reached.
         """
-        with _translated(), Session(self._engine, expire_on_commit=False, autoflush=False) as session:
+        with _translated(), Session(self._reads, expire_on_commit=False, autoflush=False) as session:
             yield session
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""How an experiment ends: its state, its runs, its key, and its deletion if that was asked."""
+"""How an experiment ends: its state, its runs, its key."""
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -6,7 +6,7 @@ from sqlalchemy.orm import Session
 from phantom_core.protocol import Reason
 from services import keys
 from services.database import now
-from services.moves import move_experiment, remove_experiment
+from services.moves import move_experiment
 from services.states import EXPERIMENT_TRANSITIONS, ExperimentState, RunState
 from services.tables import Experiment, Run
 
@@ -48,8 +48,6 @@ def end_experiment(
         before = ExperimentState.RUNNING
     moved = move_experiment(session, experiment.id, state, expected={before}, reason=reason, message=message)
     keys.expire_of_experiment(session, experiment.id, now(session), INGEST_GRACE_S)
-    if experiment.delete_requested_at is not None:
-        remove_experiment(session, experiment.id)
     return moved
 
 

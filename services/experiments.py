@@ -10,13 +10,14 @@ from sqlalchemy.orm import Session
 from phantom_core.checks import Capacity
 from phantom_core.plan import Plan, PlannedArm, make_plan, schedule
 from phantom_core.spec import ExperimentSpec, PhantomArm
+from services import deletion
 from services.catalogue import get, list_experiments
 from services.database import Database, now
 from services.endings import end_experiment
 from services.errors import IdempotencyConflict, NotFound
 from services.ids import experiment_id as new_id
 from services.ids import run_id
-from services.moves import lock_experiment, log, move_experiment, remove_experiment
+from services.moves import lock_experiment, log, move_experiment
 from services.states import ExperimentState, RunState
 from services.tables import Arm, Experiment, ExperimentTag, IdempotencyKey, Run
 from services.upserts import insert_new
@@ -101,13 +102,11 @@ def request_delete(db: Database, experiment_id: str) -> bool:
     with db.write() as session:
         experiment = _locked(session, experiment_id)
         _intend_cancel(session, experiment)
-        if ExperimentState(experiment.state).is_terminal:
-            return remove_experiment(session, experiment_id)
         if experiment.delete_requested_at is None:
             moment = now(session)
             experiment.delete_requested_at = moment
             log(session, experiment, "delete_requested", {}, moment=moment)
-        return False
+    return deletion.delete_if_asked(db, experiment_id)
 
 
 def _intend_cancel(session: Session, experiment: Experiment) -> bool:

@@ -9,7 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from phantom_core.protocol import BoardStates, Event, EventBatch, Metrics, PowerSamples, Window
-from services import comparisons, ingest_series, ingest_states, summaries
+from services import comparisons, deletion, ingest_series, ingest_states, summaries
 from services.database import Database, now
 from services.endings import settle
 from services.errors import NotFound
@@ -64,6 +64,7 @@ def ingest(db: Database, batch: EventBatch) -> IngestResult:
         ended_anew = experiment.finished_at is not None and experiment.compared_at is None
     if ended_anew:
         comparisons.store(db, batch.experiment_id)
+        deletion.delete_if_asked(db, batch.experiment_id)
     return IngestResult(accepted=accepted, duplicates=len(events) - accepted + repeated, rejected=refused)
 
 

@@ -1,7 +1,6 @@
 """Events that change states: the worker group reported, a run began or ended, the job said its last word."""
 
 from collections.abc import Callable, Mapping
-from datetime import datetime
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
@@ -19,7 +18,7 @@ from services.event_limits import document, name, number, text
 from services.moves import move_experiment, move_run
 from services.states import ExperimentState, RunState
 from services.subjects import Subject, Touched
-from services.tables import Device, Experiment
+from services.tables import Device, Experiment, ExperimentAttempt
 from services.tables import Event as EventRow
 
 Handler = Callable[[Session, Subject, Event, Touched], None]
@@ -30,19 +29,22 @@ def experiment_started(session: Session, subject: Subject, event: Event, touched
     payload, experiment = event.payload, subject.experiment
     assert isinstance(payload, ExperimentStarted)
     _describe_devices(session, experiment, payload, subject.number)
-    if subject.note is not None or subject.run is not None:
+    if subject.run is not None:
         return
     told = document(event)
-    experiment.environment = {part: told[part] for part in ("backend", "ranks", "versions")}
+    environment = {part: told[part] for part in ("backend", "ranks", "versions")}
+    session.get_one(ExperimentAttempt, (experiment.id, subject.number)).environment = environment
     touched.baseline = True
-    moved = move_experiment(
+    if subject.note is not None:
+        return
+    experiment.environment = environment
+    move_experiment(
         session,
         experiment.id,
         ExperimentState.RUNNING,
         expected={ExperimentState.LEASED, ExperimentState.STARTING},
     )
-    if moved or experiment.state == ExperimentState.RUNNING:
-        experiment.running_at = _no_later(event.at, now(session))
+    experiment.running_at = min(event.at, now(session))
 
 
 def run_started(session: Session, subject: Subject, event: Event, _touched: Touched) -> None:
@@ -155,7 +157,3 @@ def _note(session: Session, event: Event, note: str) -> None:
         )
         .values(note=note)
     )
-
-
-def _no_later(at: datetime, moment: datetime) -> datetime:
-    return min(at, moment)

@@ -12,14 +12,14 @@ from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session, aliased
 
 from phantom_core.protocol import Reason
-from services import comparisons, keys
+from services import comparisons, deletion, keys, summaries
 from services.database import Database, now
 from services.endings import end_experiment
 from services.errors import LeaseLost
 from services.moves import lock_experiment, log, move_experiment, move_run
 from services.states import LEASED_STATES, TERMINAL_STATES, ExperimentState, RunState
 from services.switches import queue_is_paused
-from services.tables import Attempt, Experiment, Run
+from services.tables import Attempt, Experiment, ExperimentAttempt, Run
 
 
 @dataclass(frozen=True)
@@ -251,8 +251,11 @@ def begin_attempt(
                 reason=reason,
                 message=message,
             )
-        _requeue_runs(session, experiment, reason, message, moment)
+        _close_attempt(session, experiment, reason, message, moment)
         experiment.attempt += 1
+        session.add(
+            ExperimentAttempt(experiment_id=experiment.id, attempt=experiment.attempt, begun_at=moment)
+        )
         experiment.ray_job_id = experiment.ray_dashboard_url = None
         experiment.last_event_at = None
         experiment.reported_outcome = experiment.reported_reason = experiment.reported_message = None
@@ -280,6 +283,7 @@ def mark_starting(db: Database, lease: Lease, ray_job_id: str, dashboard_url: st
         if experiment is None:
             return False
         experiment.ray_job_id = ray_job_id
+        session.get_one(ExperimentAttempt, (experiment.id, experiment.attempt)).ray_job_id = ray_job_id
         experiment.ray_dashboard_url = dashboard_url
         if experiment.state == ExperimentState.LEASED:
             move_experiment(
@@ -326,6 +330,7 @@ def finish(
             return False
         ended = end_experiment(session, experiment, state, reason=reason, message=message)
     comparisons.store(db, lease.experiment_id)
+    deletion.delete_if_asked(db, lease.experiment_id)
     return ended
 
 
@@ -368,13 +373,17 @@ def _held(session: Session, lease: Lease) -> Experiment | None:
     return experiment if experiment is not None and experiment.lease_token == lease.token else None
 
 
-def _requeue_runs(
+def _close_attempt(
     session: Session,
     experiment: Experiment,
     reason: Reason | None,
     message: str | None,
     moment: datetime,
 ) -> None:
+    """Ends the attempt under way, if there is one: its unfinished runs are queued again."""
+    last = session.get(ExperimentAttempt, (experiment.id, experiment.attempt))
+    if last is not None:
+        last.ended_at, last.reason, last.message = moment, reason, message
     left = session.scalars(
         select(Run).where(
             Run.experiment_id == experiment.id, Run.state.in_([RunState.QUEUED, RunState.RUNNING])
@@ -395,6 +404,7 @@ def _requeue_runs(
             attempt.outcome = RunState.FAILED if began else RunState.CANCELLED
             attempt.reason, attempt.message = reason or Reason.WORKER_LOST, message
             attempt.finished_at = moment
+            summaries.spent(session, attempt, run)
         if run.state == RunState.RUNNING:
             move_run(session, run, RunState.QUEUED, reason=reason, message=message, at=moment)
     session.flush()

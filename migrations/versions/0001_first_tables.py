@@ -171,6 +171,24 @@ def upgrade() -> None:
     op.create_index("ix_events_log", "events", ["experiment_id", "key"], unique=False)
 
     op.create_table(
+        "experiment_attempts",
+        sa.Column("experiment_id", sa.String(length=64), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("begun_at", INSTANT, nullable=False),
+        sa.Column("ray_job_id", sa.String(length=200), nullable=True),
+        sa.Column("environment", JSON, nullable=True),
+        sa.Column("ended_at", INSTANT, nullable=True),
+        sa.Column("reason", sa.String(length=64), nullable=True),
+        sa.Column("message", sa.Text(), nullable=True),
+        sa.ForeignKeyConstraint(
+            ["experiment_id"],
+            ["experiments.id"],
+            name=op.f("fk_experiment_attempts_experiment_id"),
+            ondelete="CASCADE",
+        ),
+        sa.PrimaryKeyConstraint("experiment_id", "attempt", name=op.f("pk_experiment_attempts")),
+    )
+    op.create_table(
         "experiment_tags",
         sa.Column("experiment_id", sa.String(length=64), nullable=False),
         sa.Column("name", sa.String(length=63), nullable=False),
@@ -434,6 +452,7 @@ def downgrade() -> None:
     op.drop_index("ix_experiment_tags_found", table_name="experiment_tags")
 
     op.drop_table("experiment_tags")
+    op.drop_table("experiment_attempts")
     op.drop_index("ix_events_log", table_name="events")
 
     op.drop_table("events")

@@ -1,0 +1,241 @@
+"""Migrations: up and down with rows in every table, on both databases; tables and revisions are one."""
+
+import multiprocessing
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import func, insert, inspect, select, text
+
+import migrations
+from services import deletion, experiments, heartbeats, keys, leases, switches
+from services.columns import Base
+from services.database import Database
+from services.errors import DatabaseError
+from services.schema import head
+from services.tables import BoardStateBlock, Device
+from tests.services.simulated_job import Figures, begun, deliver, ran, spec
+
+VERSIONS = sorted(Path(migrations.__file__).parent.joinpath("versions").glob("[0-9]*.py"))
+
+
+def fill(database: Database) -> None:
+    """Puts rows into every table."""
+    ran(database, spec(tags={"team": "a"}), {"phantom": Figures(power_mw=60_000.0)})
+    begun(database)
+    experiments.submit(database, spec(), idempotency_key="k")
+    keys.create(database, "mine", [keys.Scope.READ])
+    switches.pause_queue(database, "maintenance")
+    heartbeats.beat(database, "dispatcher")
+    with database.write() as session:
+        device = session.scalars(select(Device)).first()
+        assert device is not None
+        session.execute(
+            insert(BoardStateBlock).values(
+                device_key=device.key,
+                experiment_attempt=1,
+                started_at=datetime.now(UTC),
+                started_monotonic_s=0.0,
+                ended_monotonic_s=1.0,
+                states=[],
+            )
+        )
+
+
+def counts(database: Database) -> dict[str, int]:
+    """Rows of every table."""
+    with database.read() as session:
+        return {
+            name: session.execute(select(func.count()).select_from(table)).scalar_one()
+            for name, table in Base.metadata.tables.items()
+        }
+
+
+def test_tables_and_revisions_are_one(empty_database_url: str) -> None:
+    with Database(empty_database_url) as database:
+        database.migrate()
+        with database.connection() as connection:
+            context = MigrationContext.configure(connection, opts={"compare_type": True})
+            assert compare_metadata(context, Base.metadata) == []
+
+
+def test_constraints_and_indexes_are_those_of_the_tables(empty_database_url: str, tmp_path: Path) -> None:
+    """Alembic compares neither check constraints nor what deleting a parent does."""
+    with Database(empty_database_url) as database:
+        database.migrate()
+        with database.connection() as connection:
+            migrated = _structure(inspect(connection))
+    with Database(f"sqlite:///{tmp_path}/made.db") as made, made.connection() as connection:
+        Base.metadata.create_all(connection)
+        connection.commit()
+        assert migrated == _structure(inspect(connection))
+
+
+def test_up_down_and_up_again_leaves_an_empty_database_as_it_was(empty_database_url: str) -> None:
+    with Database(empty_database_url) as database:
+        assert database.revision() is None
+        database.migrate()
+        assert database.is_at_head()
+        database.migrate("base")
+        assert database.revision() is None
+        with database.connection() as connection:
+            assert set(inspect(connection).get_table_names()) <= {"alembic_version"}
+        database.migrate()
+        assert database.is_at_head()
+
+
+def test_every_table_can_be_filled_and_the_rows_survive_a_second_migration(empty_database_url: str) -> None:
+    with Database(empty_database_url) as database:
+        database.migrate()
+        fill(database)
+        before = counts(database)
+        assert all(before.values()), before
+        database.migrate()
+        assert counts(database) == before
+
+
+@pytest.mark.parametrize("step", range(len(VERSIONS)))
+def test_every_step_down_and_up_keeps_the_rows_of_other_tables(empty_database_url: str, step: int) -> None:
+    """Alembic's way to alter a table on SQLite would delete its children's rows if foreign keys were on."""
+    with Database(empty_database_url) as database:
+        database.migrate()
+        fill(database)
+        before = counts(database)
+        known = [_revision(file) for file in VERSIONS]
+        below = ["base", *known][step]
+        database.migrate(below)
+        if below == "base":
+            return
+        left = {table: before[table] for table in before if _has(database, table)}
+        database.migrate()
+        after = counts(database)
+        assert {table: after[table] for table in left} == left
+        _assert_foreign_keys_hold(database)
+
+
+def test_rows_of_parents_can_not_go_without_their_children(database: Database) -> None:
+    fill(database)
+    identifier = experiments.list_experiments(database).items[-1].id
+    experiments.request_delete(database, identifier)
+    assert deletion.delete_asked(database) == 0
+    _assert_foreign_keys_hold(database)
+
+
+def test_two_processes_that_start_at_once_migrate_once(empty_database_url: str) -> None:
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(2) as pool:
+        assert pool.map(_migrate, [empty_database_url] * 2) == [True, True]
+
+
+def test_a_database_of_a_newer_version_is_left_alone(database: Database) -> None:
+    with database.write() as session:
+        session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    assert not database.is_at_head()
+    with pytest.raises(
+        DatabaseError, match=r"revision '9999', which this version of Ghostwatt does not know"
+    ):
+        database.migrate()
+
+
+def test_an_unknown_revision_is_refused(database: Database) -> None:
+    with pytest.raises(DatabaseError, match="there is no revision 'abc'; the revisions are 0001"):
+        database.migrate("abc")
+
+
+def test_a_migration_that_fails_changes_nothing(
+    empty_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from alembic import op
+
+    create, made = op.create_table, []
+
+    def fail_on_third(*args: object, **options: object) -> object:
+        made.append(args[0])
+        if len(made) == 3:
+            raise RuntimeError("the disk is full")
+        return create(*args, **options)  # type: ignore[arg-type]
+
+    with Database(empty_database_url) as database:
+        monkeypatch.setattr(op, "create_table", fail_on_third)
+        with pytest.raises(RuntimeError, match="the disk is full"):
+            database.migrate()
+        monkeypatch.undo()
+        with database.connection() as connection:
+            assert inspect(connection).get_table_names() == []
+        database.migrate()
+        assert database.is_at_head()
+
+
+def test_foreign_keys_are_on_again_after_a_migration(empty_database_url: str) -> None:
+    if not empty_database_url.startswith("sqlite"):
+        pytest.skip("they can't be switched off on PostgreSQL")
+    with Database(empty_database_url) as database:
+        database.migrate()
+        with database.connection() as connection:
+            assert connection.execute(text("PRAGMA foreign_keys")).scalar_one() == 1
+
+
+def test_revisions_are_numbered_in_one_line() -> None:
+    numbers = [_revision(file) for file in VERSIONS]
+    assert numbers == [f"{number:04d}" for number in range(1, len(numbers) + 1)]
+    assert head() == numbers[-1]
+
+
+def test_leases_work_on_a_database_that_was_migrated_down_and_up(empty_database_url: str) -> None:
+    with Database(empty_database_url) as database:
+        database.migrate()
+        database.migrate("base")
+        database.migrate()
+        identifier, lease, job = begun(database)
+        deliver(database, job, job.everything())
+        assert experiments.get(database, identifier).state == "succeeded"
+        assert not leases.renew(database, lease, 1)
+
+
+def _structure(inspector: object) -> dict[str, object]:
+    structure: dict[str, object] = {}
+    for name in Base.metadata.tables:
+        structure[name] = {
+            "checks": sorted(str(check["name"]) for check in inspector.get_check_constraints(name)),  # type: ignore[attr-defined]
+            "parents": sorted(
+                (tuple(key["constrained_columns"]), key["referred_table"], key["options"].get("ondelete"))
+                for key in inspector.get_foreign_keys(name)  # type: ignore[attr-defined]
+            ),
+            "unique": sorted(
+                tuple(unique["column_names"])
+                for unique in inspector.get_unique_constraints(name)  # type: ignore[attr-defined]
+            ),
+            "indexes": sorted(
+                (str(index["name"]), tuple(index["column_names"]))
+                for index in inspector.get_indexes(name)  # type: ignore[attr-defined]
+                if not index.get("duplicates_constraint")
+            ),
+            "key": inspector.get_pk_constraint(name)["constrained_columns"],  # type: ignore[attr-defined]
+        }
+    return structure
+
+
+def _assert_foreign_keys_hold(database: Database) -> None:
+    if database.is_sqlite:
+        with database.read() as session:
+            assert session.execute(text("PRAGMA foreign_key_check")).all() == []
+
+
+def _has(database: Database, table: str) -> bool:
+    with database.connection() as connection:
+        return inspect(connection).has_table(table)
+
+
+def _revision(file: Path) -> str:
+    found = re.search(r'^revision: str = "(\w+)"', file.read_text(), re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
+def _migrate(url: str) -> bool:
+    with Database(url) as database:
+        database.migrate()
+        return database.is_at_head()
