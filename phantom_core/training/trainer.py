@@ -1,10 +1,10 @@
 """Trains one arm on one rank: builds it, warms it up, runs steps without a word to the host, evaluates."""
 
 import contextlib
+import functools
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Self
 
 import torch
@@ -75,7 +75,7 @@ class Trainer:
         training = planned.training
         self._shape = dataset.shape
         self._device = _indexed(torch.device(device))
-        self._stream = _new_stream(self._device)
+        self._stream = _work_stream(self._device) if self._device.type == "cuda" else None
         self._graph_allowed = graph
         self._step = 0
         self._table_start = 0
@@ -88,7 +88,7 @@ class Trainer:
             model = build(planned, dataset.shape, dataset.placement, group, self._device, seed)
             self._ranks = model.communicator
             dtype = torch_dtype(planned.model.dtype)
-            rows = partial(
+            rows = functools.partial(
                 DeviceRows,
                 placement=dataset.placement,
                 rank=self._ranks.rank,
@@ -107,7 +107,7 @@ class Trainer:
                 batch=Batch(train, training.batch_size),
                 tables=StepTables(
                     order,
-                    partial(learning_rate, training),
+                    functools.partial(learning_rate, training),
                     device=self._device,
                     rate_dtype=update.rate.dtype,
                     loss_dtype=loss_dtype(dtype),
@@ -247,6 +247,8 @@ class Trainer:
         if graph is not None:
             graph.reset()
         if self._stream is not None:
+            # cuBLAS's workspaces would count as the first arm's memory only; the next one is to make its own.
+            torch._C._cuda_clearCublasWorkspaces()
             torch.cuda.empty_cache()
 
     def __enter__(self) -> Self:
@@ -322,8 +324,10 @@ class Trainer:
         return self._parts
 
 
-def _new_stream(device: torch.device) -> torch.cuda.Stream | None:
-    return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+@functools.cache
+def _work_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream of all trainers on a device: cuBLAS keeps a workspace for every stream that it was ever used on."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _indexed(device: torch.device) -> torch.device:

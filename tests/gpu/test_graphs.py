@@ -1,0 +1,354 @@
+"""Steps in CUDA graphs against eager steps, on as many GPUs as there are."""
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import phantom_core.training.steps as steps_module
+from phantom_core.ffn import FFN, build_ffn
+from phantom_core.plan import PlannedArm
+from phantom_core.spec import (
+    Arm,
+    BlockDiagonalArm,
+    DenseArm,
+    LowRankArm,
+    ModelSpec,
+    PhantomArm,
+    Schedule,
+    StopAtSteps,
+    TeacherTask,
+    TensorArm,
+    TrainingSpec,
+)
+from phantom_core.tasks import Dataset, load_task
+from phantom_core.training import Trainer
+from tests.distributed import run_ranks
+
+GPUS = torch.cuda.device_count()
+TASK = TeacherTask(
+    features=256, outputs=8, latents=32, train_rows=4_096, validation_rows=700, feature_placement="split"
+)
+STEPS = 50
+
+pytestmark = pytest.mark.skipif(GPUS == 0, reason="CUDA graphs need a CUDA device")
+sizes = pytest.mark.parametrize(
+    "p",
+    [
+        pytest.param(p, marks=pytest.mark.skipif(p > GPUS, reason=f"needs {p} GPUs, there are {GPUS}"))
+        for p in (1, 2, 4)
+    ],
+)
+several = pytest.mark.skipif(GPUS < 2, reason=f"needs 2 GPUs, there are {GPUS}")
+
+
+def arms(p: int) -> list[Arm]:
+    if p == 1:
+        return [DenseArm(name="dense")]
+    return [
+        TensorArm(name="gather", world_size=p, form="gather"),
+        TensorArm(name="column/row", world_size=p),
+        PhantomArm(name="phantom", world_size=p, ghosts=16),
+        BlockDiagonalArm(name="block-diagonal", world_size=p),
+        LowRankArm(name="low-rank", world_size=p, rank=32),
+    ]
+
+
+def plan(arm: Arm, dtype: str = "float32", width: int = 512, depth: int = 4, **training: Any) -> PlannedArm:
+    settings = {
+        "batch_size": 128,
+        "schedule": Schedule(kind="cosine", warmup_steps=5, decay_steps=60, final_fraction=0.1),
+        "stop": StopAtSteps(steps=STEPS),
+    }
+    return PlannedArm(
+        arm=arm,
+        model=ModelSpec(width=width, depth=depth, dtype=dtype),
+        training=TrainingSpec(**(settings | training)),
+    )
+
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "sgd": {"optimizer": "sgd", "learning_rate": 0.05},
+    "momentum": {"optimizer": "sgd", "learning_rate": 0.02, "momentum": 0.9, "weight_decay": 1e-3},
+    "adamw": {"optimizer": "adamw", "learning_rate": 1e-3, "weight_decay": 0.01},
+}
+
+
+@contextmanager
+def gpu_ranks() -> Iterator[tuple[dist.ProcessGroup, torch.device]]:
+    """This rank's GPU and an NCCL group beside the default gloo group."""
+    os.environ["NCCL_NVLS_ENABLE"] = "0"
+    device = torch.device("cuda", dist.get_rank())
+    torch.cuda.set_device(device)
+    steps_module._MOST_STEPS = 16  # this process is the rank's own; tables are refilled on the way
+    group = dist.new_group(backend="nccl")
+    assert isinstance(group, dist.ProcessGroup)
+    try:
+        yield group, device
+    finally:
+        dist.destroy_process_group(group)
+
+
+@dataclass(frozen=True)
+class Run:
+    mode: str
+    reason: str | None
+    losses: list[float]
+    evaluations: list[float]
+
+
+def train(trainer: Trainer, warmup_steps: int = 2) -> Run:
+    """Runs and evaluates in turn, in portions that end within and on the tables."""
+    trainer.prepare(warmup_steps)
+    losses, evaluations = [], [trainer.evaluate()]
+    for steps in (3, 13, 1, STEPS - 17):
+        trainer.run(steps)
+        evaluations.append(trainer.evaluate())
+        losses += trainer.losses().tolist()
+    return Run(trainer.step_mode, trainer.step_mode_reason, losses, evaluations)
+
+
+def graph_and_eager(p: int, dtype: str) -> list[tuple[str, Run, Run]]:
+    dataset = load_task(TASK)
+    told = []
+    with gpu_ranks() as (group, device):
+        for arm in arms(p):
+            for recipe, settings in RECIPES.items():
+                runs = []
+                for graph in (True, False):
+                    planned = plan(arm, dtype, **settings)
+                    with Trainer(
+                        planned, dataset, group=group, device=device, seed=3, graph=graph
+                    ) as trainer:
+                        runs.append(train(trainer))
+                told.append((f"{arm.name}, {recipe}", runs[0], runs[1]))
+    return told
+
+
+@sizes
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_steps_in_a_graph_and_eager_steps_have_equal_losses_to_the_bit(p: int, dtype: str) -> None:
+    for rank in run_ranks(p, graph_and_eager, p, dtype):
+        for name, graph, eager in rank:
+            assert graph.mode == "graph", (name, graph.reason)
+            assert graph.reason is None
+            assert eager.mode == "eager"
+            assert graph.losses == eager.losses, name
+            assert graph.evaluations == eager.evaluations, name
+            assert graph.evaluations[-1] < graph.evaluations[0], name
+
+
+def warm_ups(p: int) -> list[list[Run]]:
+    dataset = load_task(TASK)
+    told = []
+    with gpu_ranks() as (group, device):
+        for settings in RECIPES.values():
+            runs = []
+            for warmup_steps in (0, 20):
+                planned = plan(arms(p)[-1], **settings)
+                with Trainer(planned, dataset, group=group, device=device) as trainer:
+                    runs.append(train(trainer, warmup_steps))
+            told.append(runs)
+    return told
+
+
+@sizes
+def test_warming_up_and_capturing_leave_the_trajectory_unchanged_to_the_bit(p: int) -> None:
+    for rank in run_ranks(p, warm_ups, p):
+        for short, long in rank:
+            assert short == long
+
+
+def run_without_waiting(p: int) -> list[str]:
+    # torch says once that this mode is a prototype.
+    warnings.filterwarnings("ignore", message="Synchronization debug mode")
+    dataset = load_task(TASK)
+    modes: list[str] = []
+    with gpu_ranks() as (group, device):
+        for graph in (True, False):
+            with Trainer(plan(arms(p)[-1]), dataset, group=group, device=device, graph=graph) as trainer:
+                trainer.prepare(2)
+                trainer.run(40)  # the host's pinned memory is there after the first refills
+                torch.cuda.synchronize()
+                torch.cuda.set_sync_debug_mode("error")
+                try:
+                    trainer.run(40)
+                finally:
+                    torch.cuda.set_sync_debug_mode("default")
+                assert torch.isfinite(trainer.losses()).all()
+                modes.append(trainer.step_mode)
+    return modes
+
+
+@sizes
+def test_no_step_makes_the_host_wait(p: int) -> None:
+    for modes in run_ranks(p, run_without_waiting, p):
+        assert modes == ["graph", "eager"]
+
+
+class Peeking(FFN):
+    """Reads a number on the host in every step, which no capture allows."""
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        outputs = super().forward(features)
+        assert outputs.sum().item() is not None
+        return outputs
+
+
+def build_peeking(*args: Any) -> FFN:
+    model = build_ffn(*args)
+    model.__class__ = Peeking
+    return model
+
+
+def build_peeking_on_the_last_rank(*args: Any) -> FFN:
+    return build_peeking(*args) if dist.get_rank() == dist.get_world_size() - 1 else build_ffn(*args)
+
+
+def fail_to_capture(p: int, which: Literal["all", "last"]) -> tuple[list[Run], list[int]]:
+    dataset = load_task(TASK)
+    planned = plan(arms(p)[-1], **RECIPES["adamw"])
+    build = build_peeking if which == "all" else build_peeking_on_the_last_rank
+    runs, memory = [], []
+    with gpu_ranks() as (group, device):
+        for builder, graph in ((build_ffn, False), (build, True), (build, True), (build_ffn, True)):
+            with Trainer(planned, dataset, group=group, device=device, graph=graph, build=builder) as trainer:
+                runs.append(train(trainer))
+            memory.append(torch.cuda.memory_allocated())
+    return runs, memory
+
+
+@sizes
+@pytest.mark.parametrize("which", ["all", "last"])
+def test_a_failed_capture_leaves_all_ranks_training_eagerly_and_the_next_arm_a_graph(
+    p: int, which: Literal["all", "last"]
+) -> None:
+    for (eager, failed, again, later), memory in run_ranks(p, fail_to_capture, p, which):
+        for run in (failed, again):
+            assert run.mode == "eager"
+            assert run.reason is not None
+            assert "can't be captured" in run.reason
+            assert run.losses == eager.losses
+            assert run.evaluations == eager.evaluations
+        assert later.mode == "graph"
+        assert later.losses == eager.losses
+        assert len(set(memory)) == 1
+
+
+def resume(p: int) -> tuple[list[float], list[float]]:
+    dataset = load_task(TASK)
+    planned = plan(arms(p)[-1], **RECIPES["momentum"])
+    with (
+        gpu_ranks() as (group, device),
+        Trainer(planned, dataset, group=group, device=device) as trainer,
+    ):
+        trainer.prepare(1)
+        trainer.run(7)
+        trainer.losses()
+        saved = trainer.state_dict()
+        trainer.run(20)
+        straight = trainer.losses().tolist()
+        trainer.load_state_dict(saved)
+        trainer.run(20)
+        return straight, trainer.losses().tolist()
+
+
+@sizes
+def test_a_state_loaded_under_a_graph_is_gone_on_from_to_the_bit(p: int) -> None:
+    for straight, resumed in run_ranks(p, resume, p):
+        assert straight == resumed
+
+
+def many_arms(p: int, count: int) -> list[tuple[int, int]]:
+    dataset = load_task(TASK)
+    memory = []
+    with gpu_ranks() as (group, device):
+        for number in range(count):
+            planned = plan(arms(p)[number % len(arms(p))])
+            with Trainer(planned, dataset, group=group, device=device) as trainer:
+                trainer.prepare(1)
+                trainer.run(5)
+                trainer.losses()
+            memory.append((torch.cuda.memory_allocated(), torch.cuda.memory_reserved()))
+    return memory
+
+
+@sizes
+def test_a_hundred_arms_in_one_process_leave_no_memory_behind(p: int) -> None:
+    for memory in run_ranks(p, many_arms, p, 100):
+        settled = memory[9]
+        assert memory[-1][0] <= settled[0]
+        assert memory[-1][1] <= settled[1]
+
+
+def run_out_of_memory(p: int) -> tuple[list[str], int, Run]:
+    dataset = load_task(TASK)
+    raised = []
+    with gpu_ranks() as (group, device):
+        torch.cuda.set_per_process_memory_fraction(
+            2e9 / torch.cuda.get_device_properties(device).total_memory
+        )
+        for planned in (
+            plan(DenseArm(name="weights"), width=16_384),
+            plan(DenseArm(name="activations"), width=4_096, depth=16, batch_size=4_096, optimizer="sgd"),
+        ):
+            trainer: Trainer | None = None
+            try:
+                trainer = Trainer(planned, dataset, group=group, device=device)
+                trainer.prepare(1)
+            except torch.OutOfMemoryError:
+                raised.append(planned.name)
+            if trainer is not None:
+                trainer.close()
+        left = torch.cuda.memory_allocated()
+        with Trainer(plan(DenseArm(name="small")), dataset, group=group, device=device) as small:
+            return raised, left, train(small)
+
+
+def test_running_out_of_memory_is_said_so_and_the_next_arm_has_it_all_back() -> None:
+    ((raised, left, small),) = run_ranks(1, run_out_of_memory, 1)
+    assert raised == ["weights", "activations"]
+    assert left < 50_000_000
+    assert small.mode == "graph"
+
+
+def measure_peak(dtype: str) -> tuple[int, int | None]:
+    dataset = load_task(TASK)
+    with (
+        gpu_ranks() as (group, device),
+        Trainer(plan(DenseArm(name="d"), dtype, width=2_048), dataset, group=group, device=device) as trainer,
+    ):
+        trainer.prepare(2)
+        trainer.run(5)
+        return trainer.parameters_total, trainer.peak_memory_bytes()
+
+
+@pytest.mark.parametrize(("dtype", "bytes_per_weight"), [("float32", 16), ("bfloat16", 20)])
+def test_peak_memory_is_that_of_weights_gradients_and_optimizer_state(
+    dtype: str, bytes_per_weight: int
+) -> None:
+    ((weights, peak),) = run_ranks(1, measure_peak, dtype)
+    state = weights * bytes_per_weight
+    assert peak is not None
+    assert state < peak < 1.5 * state
+
+
+def run_unprepared(dataset: Dataset) -> None:
+    with (
+        gpu_ranks() as (group, device),
+        Trainer(plan(DenseArm(name="d")), dataset, group=group, device=device) as trainer,
+    ):
+        trainer.run(5)
+        assert trainer.step_mode == "eager"
+        assert trainer.step_mode_reason == "the trainer was not prepared"
+        assert torch.isfinite(trainer.losses()).all()
+
+
+def test_a_trainer_that_was_not_prepared_runs_eagerly() -> None:
+    run_ranks(1, run_unprepared, load_task(TASK))
