@@ -1,6 +1,7 @@
 import gc
 import math
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,15 @@ def plan(*, dtype: str = "float32", width: int = 16, **training: Any) -> Planned
         model=ModelSpec(width=width, depth=2, dtype=dtype),
         training=TrainingSpec(**settings),
     )
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Threads gain nothing on models this small, and wait for each other where the machine is busy."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
