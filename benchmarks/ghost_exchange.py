@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.record import record
-from phantom_core.layouts.ghost_exchange import SymmetricExchange, choose_exchange
-from phantom_core.layouts.phantom import ghost_sources
+from phantom_core.ghost_exchange import SymmetricExchange, choose_exchange
+from phantom_core.layouts.ghost_transport import ghost_sources
 
 SIZES = ((256, 64), (1024, 64), (4096, 64), (256, 16), (1024, 256))
 CALLS = 50

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 
+from phantom_core.ghost_exchange import ExchangeChoice, SymmetricExchange, choose_exchange
 from phantom_core.layer_costs import Collective, bytes_sent
 
 # torch 2.13 renamed both functions and warns at the old names; 2.11 has only the old ones.
@@ -69,6 +70,7 @@ class Communicator:
         self.rank = 0
         self.world_size = 1
         self._traffic: Traffic | None = None
+        self._ghost_choice: ExchangeChoice | None = None
         if group is not None or (dist.is_available() and dist.is_initialized()):
             self.group = group if group is not None else dist.group.WORLD
             self.rank = dist.get_rank(self.group)
@@ -96,17 +98,17 @@ class Communicator:
 
         The shard may be this rank's own slot of `gathered`. Call `wait()` on the result before use.
         """
-        self._count("all_gather", gathered)
+        self.count("all_gather", gathered.numel(), gathered.element_size())
         return self._started(_all_gather(gathered, shard, group=self.group, async_op=True))
 
     def reduce_scatter(self, own: torch.Tensor, contributions: torch.Tensor) -> dist.Work:
         """Starts to sum contributions (p s, ...) over the ranks; own (s, ...) gets this rank's slot."""
-        self._count("reduce_scatter", contributions)
+        self.count("reduce_scatter", contributions.numel(), contributions.element_size())
         return self._started(_reduce_scatter(own, contributions, group=self.group, async_op=True))
 
     def all_reduce(self, tensor: torch.Tensor) -> dist.Work:
         """Starts to sum a tensor over the ranks, in place."""
-        self._count("all_reduce", tensor)
+        self.count("all_reduce", tensor.numel(), tensor.element_size())
         return self._started(dist.all_reduce(tensor, group=self.group, async_op=True))
 
     def from_all_ranks(self, tensor: torch.Tensor) -> list[torch.Tensor]:
@@ -140,9 +142,35 @@ class Communicator:
                 "give every rank of a group the same settings"
             )
 
-    def _count(self, kind: Collective, whole: torch.Tensor) -> None:
+    def count(self, kind: Collective, numel: int, element_bytes: int) -> None:
+        """Counts one call, if calls are being counted.
+
+        Args:
+            kind: What it is.
+            numel: Numbers in the whole, gathered or not yet scattered tensor.
+            element_bytes: Bytes of each.
+        """
         if self._traffic is not None:
-            self._traffic.add(kind, bytes_sent(kind, whole.numel(), whole.element_size(), self.world_size))
+            self._traffic.add(kind, bytes_sent(kind, numel, element_bytes, self.world_size))
+
+    def fuse_ghosts(self, device: torch.device) -> str:
+        """Sets up the fused ghost exchange once, if every rank can use it; all ranks must call it.
+
+        Args:
+            device: This rank's device.
+
+        Returns:
+            How ghosts travel from now on, and why.
+        """
+        if self._ghost_choice is None:
+            self._ghost_choice = choose_exchange(self.group, device)
+        choice = self._ghost_choice
+        return f"{'collective' if choice.exchange is None else 'fused'}: {choice.reason}"
+
+    @property
+    def ghost_exchange(self) -> SymmetricExchange | None:
+        """The fused exchange, if it was set up and every rank can use it."""
+        return None if self._ghost_choice is None else self._ghost_choice.exchange
 
     @staticmethod
     def _started(work: dist.Work | None) -> dist.Work:

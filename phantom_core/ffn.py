@@ -161,6 +161,8 @@ def build_ffn(
             TensorRowLinear(model.width, shape.outputs, model.bias, ranks, dtype=dtype),
             model.activation,
         )
+    if isinstance(arm, PhantomArm):
+        ranks.fuse_ghosts(where)
     ffn.to_empty(device=where)
     ffn.reset_parameters(seed)
     return ffn

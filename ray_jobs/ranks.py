@@ -15,6 +15,8 @@ from typing import Any, Self, TypeVar
 import torch
 import torch.distributed as dist
 
+from phantom_core.collectives import Communicator
+
 T = TypeVar("T")
 
 COMPUTE_TIMEOUT = timedelta(minutes=10)
@@ -29,8 +31,8 @@ class Team:
     """This rank."""
     size: int
     """Ranks in the team, p."""
-    compute: dist.ProcessGroup
-    """For the model's collectives."""
+    compute: Communicator
+    """For the model's collectives; made once, so that what it sets up serves all runs of the team."""
     control: dist.ProcessGroup
     """For barriers and small objects, on the CPU."""
 
@@ -96,9 +98,10 @@ class Ranks:
         self._teams: dict[int, Team] = {}
         for size in sorted({*sizes, world_size}):
             members = list(range(size))
-            compute = dist.new_group(members, backend=self.backend, timeout=COMPUTE_TIMEOUT)
+            group = dist.new_group(members, backend=self.backend, timeout=COMPUTE_TIMEOUT)
             control = dist.new_group(members, backend="gloo", timeout=wait)
             if rank < size:
+                compute = Communicator(group)
                 self._teams[size] = Team(rank=rank, size=size, compute=compute, control=control)
 
     @property

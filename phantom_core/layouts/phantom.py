@@ -8,42 +8,7 @@ from torch.autograd.function import once_differentiable
 from phantom_core.collectives import Communicator
 from phantom_core.initialization import fill_normal
 from phantom_core.layouts.base import Group, LayoutError, SplitLinear, apply_function
-
-
-def ghost_sources(rank: int, world_size: int) -> tuple[int, ...]:
-    """The rank whose ghosts each block of `decompressors` on a rank reads, in the order of the blocks.
-
-    The blocks lie in rank order, but the slot of the rank itself is taken by the last rank, so that one (k,
-    b) copy makes the other ranks' ghosts contiguous. On the first rank they start at 1, on the last they
-    end before it.
-    """
-    if rank == 0:
-        return tuple(range(1, world_size))
-    sources = list(range(world_size - 1))
-    if rank < world_size - 1:
-        sources[rank] = world_size - 1
-    return tuple(sources)
-
-
-class _Slots:
-    """The p slots of k ghosts in an exchanged (p k, b) buffer; a GEMM works on p - 1 contiguous ones."""
-
-    def __init__(self, buffer: torch.Tensor, ranks: Communicator, ghosts: int) -> None:
-        self._slots = buffer.view(ranks.world_size, ghosts, buffer.shape[1])
-        self._rank, self._last = ranks.rank, ranks.world_size - 1
-        self.own = self._slots[self._rank]  # (k, b)
-        self.others = buffer[ghosts:] if self._rank == 0 else buffer[:-ghosts]  # ((p-1) k, b)
-
-    def gathered_to_blocks(self) -> None:
-        """After an all-gather: the last rank's ghosts move into this rank's slot."""
-        if 0 < self._rank < self._last:
-            self.own.copy_(self._slots[self._last])
-
-    def blocks_to_scattered(self) -> None:
-        """Before a reduce-scatter: the last rank's block moves to its slot, and this rank's own is zero."""
-        if 0 < self._rank < self._last:
-            self._slots[self._last].copy_(self.own)
-        self.own.zero_()
+from phantom_core.layouts.ghost_transport import ghost_sources, start_gather, start_reduce
 
 
 class _Phantom(torch.autograd.Function):
@@ -59,16 +24,11 @@ class _Phantom(torch.autograd.Function):
         bias: torch.Tensor | None,
         ranks: Communicator,
     ) -> torch.Tensor:
-        k = compressor.shape[0]
-        buffer = x.new_empty(ranks.world_size * k, x.shape[0])  # (p k, b)
-        slots = _Slots(buffer, ranks, k)
-        torch.mm(compressor, x.t(), out=slots.own)
-        pending = ranks.all_gather(buffer, slots.own)
+        ghosts = start_gather(ranks, compressor, x)
         z = torch.nn.functional.linear(x, local, bias)  # (b, m_out)
-        pending.wait()
-        slots.gathered_to_blocks()
-        torch.addmm(z, slots.others.t(), decompressors.t(), out=z)
-        ctx.save_for_backward(x, slots.others, local, compressor, decompressors)
+        others = ghosts.finish()  # ((p-1) k, b)
+        torch.addmm(z, others.t(), decompressors.t(), out=z)
+        ctx.save_for_backward(x, others, local, compressor, decompressors)
         ctx.ranks = ranks
         return z
 
@@ -77,18 +37,12 @@ class _Phantom(torch.autograd.Function):
     def backward(ctx: Any, delta: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, others, local, compressor, decompressors = ctx.saved_tensors
         wanted = ctx.needs_input_grad
-        k = compressor.shape[0]
-        buffer = others.new_empty(ctx.ranks.world_size * k, others.shape[1])  # (p k, b)
-        slots = _Slots(buffer, ctx.ranks, k)
-        torch.mm(decompressors.t(), delta.t(), out=slots.others)
-        slots.blocks_to_scattered()
-        h = buffer.new_empty(k, buffer.shape[1])  # (k, b)
-        pending = ctx.ranks.reduce_scatter(h, buffer)
+        ghosts = start_reduce(ctx.ranks, decompressors, delta)
         dx = delta @ local if wanted[0] else None  # (b, m)
         d_local = delta.t() @ x if wanted[1] else None
         d_decompressors = delta.t() @ others.t() if wanted[3] else None
         d_bias = delta.sum(0) if wanted[4] else None
-        pending.wait()
+        h = ghosts.finish()  # (k, b)
         if dx is not None:
             torch.addmm(dx, h.t(), compressor, out=dx)
         d_compressor = h @ x if wanted[2] else None

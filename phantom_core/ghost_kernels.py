@@ -15,7 +15,7 @@ import triton.language as tl
 
 @triton.jit
 def _block_of(source: tl.constexpr, rank: tl.constexpr, world: tl.constexpr) -> tl.constexpr:
-    # The place of a source among the blocks on a rank: see `phantom.ghost_sources`.
+    # The place of a source among the blocks on a rank: see `layouts.ghost_transport.ghost_sources`.
     if rank == 0:
         return source - 1
     if source == world - 1:
@@ -24,7 +24,7 @@ def _block_of(source: tl.constexpr, rank: tl.constexpr, world: tl.constexpr) -> 
 
 
 @triton.jit
-def _meet(pads, block, epoch, rank: tl.constexpr, world: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001
+def _meet(pads, block, epoch, rank: tl.constexpr, world: tl.constexpr):  # type: ignore[no-untyped-def]
     """Tells every peer that this program's tiles are there, and waits for theirs; thread t talks to rank t."""
     own_pad = tl.load(pads.to(tl.pointer_type(tl.int64)) + rank)
     sent_at = (block * world + rank).to(tl.int64) * 4
@@ -79,7 +79,7 @@ def _slot(
     most: tl.constexpr,
     tile_bytes: tl.constexpr,
     dtype: tl.constexpr,
-):  # type: ignore[no-untyped-def]  # noqa: ANN001, E501, PLR0913
+):  # type: ignore[no-untyped-def]
     """Where `sender`'s tile for `block` lies in `owner`'s arena."""
     arena = tl.load(arenas.to(tl.pointer_type(tl.int64)) + owner)
     place = ((half * most + block) * world + sender).to(tl.int64) * tile_bytes
@@ -99,8 +99,8 @@ def gather_ghosts(
     tile: tl.constexpr,
     most: tl.constexpr,
     tile_bytes: tl.constexpr,
-):  # type: ignore[no-untyped-def]  # noqa: ANN001, E501, PLR0913
-    """own (k b) of every rank -> gathered ((p-1) k b), the other ranks' in block order."""
+):  # type: ignore[no-untyped-def]
+    """Moves own (k b) of every rank -> gathered ((p-1) k b), the other ranks' in block order."""
     block = tl.program_id(0)
     epoch = tl.load(epochs + block) + 1
     half = epoch & 1
@@ -141,8 +141,8 @@ def reduce_ghosts(
     most: tl.constexpr,
     tile_bytes: tl.constexpr,
     sum_in_double: tl.constexpr,
-):  # type: ignore[no-untyped-def]  # noqa: ANN001, E501, PLR0913
-    """contributions ((p-1) k b) in block order on every rank -> own (k b), the sum of what is meant for this rank."""
+):  # type: ignore[no-untyped-def]
+    """Sums contributions ((p-1) k b), in block order on every rank, into own (k b): what is meant for this rank."""
     block = tl.program_id(0)
     epoch = tl.load(epochs + block) + 1
     half = epoch & 1

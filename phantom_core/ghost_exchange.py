@@ -6,6 +6,8 @@ reach each other, or without CUDA or Triton, there is no exchange and `reason` s
 """
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -33,7 +35,7 @@ class ExchangeChoice:
 
 
 def choose_exchange(group: dist.ProcessGroup | None, device: torch.device) -> ExchangeChoice:
-    """Sets up the fused exchange if every rank of the group can use it; all ranks must call it, all get the same answer.
+    """Sets up the fused exchange if every rank of the group can use it; all must call it, all get one answer.
 
     Args:
         group: The ranks; None for one rank alone.
@@ -72,7 +74,7 @@ class SymmetricExchange:
         """
         import torch.distributed._symmetric_memory as symmetric
 
-        from phantom_core.layouts import ghost_kernels
+        from phantom_core import ghost_kernels
 
         self._kernels = ghost_kernels
         self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
@@ -81,14 +83,27 @@ class SymmetricExchange:
         self._handle = symmetric.rendezvous(self._arena, group=group)
         if self._handle is None or self._handle.signal_pad_size < 4 * MOST_BLOCKS * self.world_size:
             raise RuntimeError(f"the signal pad is too small for {self.world_size} ranks")
+        # First in line: peers wait for a message, while a GEMM beside it can wait for a free multiprocessor.
+        self._side = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
         self._epochs = torch.zeros(MOST_BLOCKS, dtype=torch.int32, device=device)
         self._handle.get_signal_pad(self.rank).zero_()
         torch.cuda.synchronize(device)
         dist.barrier(group, device_ids=[device.index])
 
-    def carries(self, ghosts: torch.Tensor) -> bool:
-        """Whether ghosts (k, b) fit; larger ones are NCCL's business, whose bandwidth is better."""
-        return ghosts.numel() * ghosts.element_size() <= MOST_BLOCKS * TILE_BYTES
+    def carries(self, size_bytes: int) -> bool:
+        """Whether one rank's ghosts of that many bytes fit; larger ones are NCCL's, whose bandwidth is better."""
+        return size_bytes <= MOST_BLOCKS * TILE_BYTES
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """Makes what is enqueued inside run beside the current stream, after what it holds so far, until `join`."""
+        self._side.wait_stream(torch.cuda.current_stream(self._side.device))
+        with torch.cuda.stream(self._side):
+            yield
+
+    def join(self) -> None:
+        """Makes the current stream wait for what was enqueued beside it."""
+        torch.cuda.current_stream(self._side.device).wait_stream(self._side)
 
     def gather(self, own: torch.Tensor, gathered: torch.Tensor) -> None:
         """Every rank's own (k, b) into the others' gathered ((p-1) k, b), in block order, on the current stream."""
