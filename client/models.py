@@ -105,15 +105,15 @@ class Experiment(Answer):
     ray_job_id: str | None
     ray_dashboard_url: str | None
     environment: dict[str, Any] | None
-    devices: tuple[Device, ...]
     cancel_requested_at: datetime | None
     submitted_at: datetime
     finished_at: datetime | None
 
 
 class ExperimentDetail(Experiment):
-    """One experiment with its spec, defaults filled in."""
+    """One experiment with its devices, and its spec with defaults filled in."""
 
+    devices: tuple[Device, ...]
     spec: dict[str, Any]
 
 

@@ -118,7 +118,7 @@ def state_text(experiment: Experiment) -> Text:
 
 def run_text(run: Run) -> Text:
     """One ended run on one line: energy and seconds to the target where it was reached, else of training."""
-    text = Text(f"round {run.round}  {run.arm}  ") + Text(run.state, STATE_STYLES.get(run.state, ""))
+    text = Text(f"round {run.round + 1}  {run.arm}  ") + Text(run.state, STATE_STYLES.get(run.state, ""))
     if run.state != "succeeded":
         return text + Text(f": {run.message or run.reason or 'no reason given'}")
     to_target = run.energy_to_target_mj is not None
@@ -127,7 +127,6 @@ def run_text(run: Run) -> Text:
     seconds = run.seconds_to_target if to_target else run.training_s
     what = "to the target" if to_target else "of training"
     label = " (estimate)" if run.method == "estimate" and energy is not None else ""
-    return text + Text(
-        f"  {quantity(name, energy)} J{label} and {number(seconds)} s {what}, "
-        f"{quantity('energy_per_step_mj', run.energy_per_step_mj)} J per step"
-    )
+    per_step = quantity("energy_per_step_mj", run.energy_per_step_mj)
+    more = "" if run.energy_per_step_mj is None else f", {per_step} J per step"
+    return text + Text(f"  {quantity(name, energy)} J{label} and {number(seconds)} s {what}{more}")

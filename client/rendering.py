@@ -99,14 +99,17 @@ def method_label(comparison: Comparison) -> str:
 
 
 def answer_sentences(comparison: Comparison) -> list[str]:
-    """One sentence per arm of the user's own; the controls are in the table, unless there is nothing else."""
+    """One sentence per arm of the user's own that has a verdict; the controls are in the table."""
     own = [arm for arm in comparison.arms if not arm.control_of] or list(comparison.arms)
     label = f" [{ESTIMATE_LABEL}]" if comparison.estimated else ""
     what = METRIC_WORDS.get(comparison.primary_metric, comparison.primary_metric)
-    return [
+    sentences = [
         f"{arm.arm} against {comparison.baseline}, {what}: {arm.primary.sentence}{label}"
         for arm in own
         if arm.primary.verdict != "not_comparable"
+    ]
+    return sentences or [
+        f"no verdict on any arm against {comparison.baseline}; the reasons stand with the table"
     ]
 
 
@@ -181,7 +184,7 @@ def experiments_table(experiments: Sequence[Experiment]) -> Table:
 
 
 def runs_table(runs: Sequence[Run]) -> Table:
-    """Runs, one a line."""
+    """Runs, one a line; rounds are counted from 1 for people, from 0 in the API."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for title in ("round", "arm", "state"):
         table.add_column(title)
@@ -191,7 +194,7 @@ def runs_table(runs: Sequence[Run]) -> Table:
     for run in runs:
         loss = run.non_finite.get("final_evaluation_loss") or number(run.final_evaluation_loss)
         table.add_row(
-            str(run.round),
+            str(run.round + 1),
             Text(run.arm),
             Text(run.state + (f": {run.reason}" if run.reason else ""), STATE_STYLES.get(run.state, "")),
             "-" if run.steps is None else f"{run.steps:,}",
