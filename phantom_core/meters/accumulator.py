@@ -6,13 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from phantom_core.meters.base import Instant, PowerReading
+from phantom_core.meters.integration import SENSOR_PERIOD_S
 
 PERIOD_S = 0.05
 """Seconds between two readings of power."""
 LONGEST_PAUSE_S = 1.0
 """After a longer pause between two good readings the total starts over: what lies between is unknown."""
-SENSOR_PERIOD_S = 0.1
-"""How old a power reading may be: power sensors were seen to be refreshed every 100 ms."""
 
 
 @dataclass(frozen=True)

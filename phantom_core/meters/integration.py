@@ -8,14 +8,17 @@ taken, so that a crest between two equal samples is covered where it shows in th
 of the pieces add up.
 """
 
-import bisect
-import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from phantom_core.flags import Flag
 
+SENSOR_PERIOD_S = 0.1
+"""How often power sensors were seen to be refreshed; see docs/energy.md."""
 GAP_PERIODS = 5.0
 """A pause of more than this many sample periods is a gap."""
 MOST_UNSEEN = 0.5
@@ -42,19 +45,19 @@ class PowerIntegral:
 
 
 def integrate_power(
-    samples: Iterable[tuple[float, float | None]],
+    samples: Iterable[tuple[float, float | None]] | NDArray[np.float64],
     start_monotonic_s: float,
     end_monotonic_s: float,
     *,
     rate_hz: float | None = None,
-    sensor_period_s: float = 0.0,
+    sensor_period_s: float = SENSOR_PERIOD_S,
 ) -> PowerIntegral:
     """Integrates power over a window.
 
     Args:
         samples: (monotonic seconds, milliwatts) in any order, from a little before the window to a little
             after, so that its edges can be interpolated; at an edge without a sample beyond it the nearest
-            one is held. None, NaN, infinite and negative powers are no samples.
+            one is held. None, NaN, infinite and negative powers are no samples. An array (n, 2) is fastest.
         start_monotonic_s: Beginning of the window on the samples' clock, in seconds.
         end_monotonic_s: Its end, in seconds.
         rate_hz: Samples per second that were asked for; None takes the median distance of the samples.
@@ -64,98 +67,84 @@ def integrate_power(
         The energy, its bound, and how well the window was seen.
     """
     duration_s = end_monotonic_s - start_monotonic_s
-    points = _usable(samples)
-    times = [time_s for time_s, _ in points]
-    first = bisect.bisect_left(times, start_monotonic_s)
-    last = bisect.bisect_right(times, end_monotonic_s)
-    inside = last - first
+    times, powers = _usable(samples)
+    first, last = np.searchsorted(times, start_monotonic_s), np.searchsorted(times, end_monotonic_s, "right")
+    inside = max(0, int(last - first))
     if not (math.isfinite(duration_s) and duration_s > 0):
         return PowerIntegral(None, 0, None, None, f"the window lasts {duration_s} s")
-    if not points or (inside == 0 and (first == 0 or last == len(points))):
-        return PowerIntegral(
-            None, 0, None, None, "no power sample in or around the window", (Flag.SAMPLER_GAP,)
-        )
-    if len(points) < 2:
-        return PowerIntegral(
-            None, inside, None, None, "one power sample makes no integral", (Flag.SAMPLER_GAP,)
-        )
-    path = _clipped(points, start_monotonic_s, end_monotonic_s, first, last)
-    period_s = 1 / rate_hz if rate_hz else _median_distance_s(times)
-    energy_mj = uncertainty_mj = 0.0
-    for piece in path:
-        energy_mj += piece.length_s * (piece.from_mw + piece.to_mw) / 2
-        uncertainty_mj += piece.change_mw * (piece.length_s / 2 + sensor_period_s)
-    gaps = [piece for piece in path if piece.pause_s > GAP_PERIODS * period_s]
-    if gaps:
-        spread_mw = max(power for _, power in points) - min(power for _, power in points)
-        uncertainty_mj += sum(piece.length_s for piece in gaps) * spread_mw
-    largest_gap_s = max(piece.length_s for piece in path)
-    flags = (Flag.SAMPLER_GAP,) if gaps else ()
-    unseen_s = sum(piece.length_s for piece in gaps)
+    if inside == 0 and (first == 0 or last == len(times)):
+        reason = "no power sample in or around the window"
+        return PowerIntegral(None, 0, None, None, reason, (Flag.SAMPLER_GAP,))
+    if len(times) < 2:
+        reason = "one power sample makes no integral"
+        return PowerIntegral(None, inside, None, None, reason, (Flag.SAMPLER_GAP,))
+    pieces = _pieces(times, powers, start_monotonic_s, end_monotonic_s, int(first), int(last))
+    period_s = 1 / rate_hz if rate_hz else float(np.median(np.diff(times)))
+    gaps = pieces.pause_s > GAP_PERIODS * period_s
+    unseen_s = float(pieces.length_s[gaps].sum())
+    largest_gap_s = float(pieces.length_s.max())
+    flags = (Flag.SAMPLER_GAP,) if gaps.any() else ()
     if unseen_s > MOST_UNSEEN * duration_s:
         reason = f"{unseen_s:.3f} of {duration_s:.3f} s have no power samples"
         return PowerIntegral(None, inside, largest_gap_s, None, reason, flags)
+    with np.errstate(over="ignore", invalid="ignore"):
+        energy_mj = float(pieces.length_s @ pieces.mean_mw)
+        uncertainty_mj = float(pieces.change_mw @ (pieces.length_s / 2 + sensor_period_s))
+        uncertainty_mj += unseen_s * float(np.ptp(powers))
     if not math.isfinite(energy_mj + uncertainty_mj):
         return PowerIntegral(None, inside, largest_gap_s, None, "the powers are too large to add up", flags)
     return PowerIntegral(energy_mj, inside, largest_gap_s, uncertainty_mj, None, flags)
 
 
 @dataclass(frozen=True)
-class _Piece:
-    length_s: float
+class _Pieces:
+    """The polygon through the samples, cut to the window; one entry per piece."""
+
+    length_s: NDArray[np.float64]
     """Of the part inside the window."""
-    from_mw: float
-    to_mw: float
-    change_mw: float
-    """Largest between the two samples or their neighbours, also where only a part of the piece is inside."""
-    pause_s: float
+    mean_mw: NDArray[np.float64]
+    """Mean power of that part."""
+    change_mw: NDArray[np.float64]
+    """Largest change of the whole piece and its two neighbours."""
+    pause_s: NDArray[np.float64]
     """Between the two samples, or between a sample and the edge to which it is held."""
 
 
-def _usable(samples: Iterable[tuple[float, float | None]]) -> list[tuple[float, float]]:
-    by_time = {
-        time_s: power_mw
-        for time_s, power_mw in samples
-        if power_mw is not None and math.isfinite(power_mw) and power_mw >= 0 and math.isfinite(time_s)
-    }
-    return sorted(by_time.items())
+def _usable(
+    samples: Iterable[tuple[float, float | None]] | NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Times and powers in order, each time once (the last of several), without what is no sample."""
+    table = samples if isinstance(samples, np.ndarray) else np.array(list(samples), dtype=np.float64)
+    table = table.reshape(-1, 2)
+    table = table[np.isfinite(table).all(axis=1) & (table[:, 1] >= 0)]
+    table = table[np.argsort(table[:, 0], kind="stable")]
+    times = table[:, 0]
+    table = table[np.append(times[1:] != times[:-1], True)] if len(table) else table
+    return table[:, 0], table[:, 1]
 
 
-def _clipped(
-    points: list[tuple[float, float]], start_s: float, end_s: float, first: int, last: int
-) -> list[_Piece]:
-    """The pieces of the polygon through the samples that lie in the window."""
-    low, high = max(0, first - 1), min(len(points), last + 1)
-    reach = points[low:high]
-    pieces = []
-    if reach[0][0] > start_s:
-        pieces.append(_held(reach[0], reach[0][0] - start_s, reach))
-    for index, ((left_s, left_mw), (right_s, right_mw)) in enumerate(itertools.pairwise(reach), start=low):
-        from_s, to_s = max(left_s, start_s), min(right_s, end_s)
-        if to_s <= from_s:
-            continue
-        slope = (right_mw - left_mw) / (right_s - left_s)
-        around = [power for _, power in points[max(0, index - 1) : index + 3]]
-        pieces.append(
-            _Piece(
-                length_s=to_s - from_s,
-                from_mw=left_mw + slope * (from_s - left_s),
-                to_mw=left_mw + slope * (to_s - left_s),
-                change_mw=max(abs(after - before) for before, after in itertools.pairwise(around)),
-                pause_s=right_s - left_s,
-            )
-        )
-    if reach[-1][0] < end_s:
-        pieces.append(_held(reach[-1], end_s - max(reach[-1][0], start_s), reach))
-    return pieces
-
-
-def _held(point: tuple[float, float], length_s: float, reach: list[tuple[float, float]]) -> _Piece:
-    """A sample held to an edge: what power did there is unknown, but hardly more than it did elsewhere."""
-    change_mw = max(power for _, power in reach) - min(power for _, power in reach)
-    return _Piece(length_s, point[1], point[1], 2 * change_mw, length_s)
-
-
-def _median_distance_s(times: list[float]) -> float:
-    distances = sorted(right - left for left, right in itertools.pairwise(times))
-    return distances[len(distances) // 2] if distances else math.inf
+def _pieces(
+    times: NDArray[np.float64],
+    powers: NDArray[np.float64],
+    start_s: float,
+    end_s: float,
+    first: int,
+    last: int,
+) -> _Pieces:
+    low, high = max(0, first - 1), min(len(times), last + 1)
+    t, p = times[low:high], powers[low:high]
+    from_s, to_s = np.maximum(t[:-1], start_s), np.minimum(t[1:], end_s)
+    length_s = np.maximum(0.0, to_s - from_s)
+    with np.errstate(over="ignore", invalid="ignore"):
+        slope = np.diff(p) / np.diff(t)
+        mean_mw = np.maximum(0.0, p[:-1] + slope * ((from_s + to_s) / 2 - t[:-1]))
+        steps = np.pad(np.abs(np.diff(powers)), 1)
+        change_mw = np.maximum(np.maximum(steps[:-2], steps[1:-1]), steps[2:])[low : high - 1]
+    pieces = [length_s, mean_mw, change_mw, np.diff(t)]
+    # A sample held to an edge: what power did there is unknown, but hardly more than it did elsewhere.
+    spread_mw = 2 * np.ptp(p)
+    for held_s, power_mw in ((t[0] - start_s, p[0]), (end_s - max(t[-1], start_s), p[-1])):
+        if held_s > 0:
+            held = (held_s, power_mw, spread_mw, held_s)
+            pieces = [np.append(column, value) for column, value in zip(pieces, held, strict=True)]
+    return _Pieces(*pieces)

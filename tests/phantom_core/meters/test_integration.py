@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 
 from phantom_core.flags import Flag
@@ -104,3 +105,18 @@ def test_what_can_not_be_integrated_is_none_with_a_reason(
     assert integral.energy_mj is None
     assert integral.uncertainty_mj is None
     assert words in (integral.reason or "")
+
+
+def test_an_array_is_taken_as_the_same_samples() -> None:
+    samples: list[tuple[float, float | None]] = [(2, 300.0), (0, 100.0), (1, None), (3, 50.0)]
+    assert integrate_power(np.array(samples, dtype=float), 0, 3) == integrate_power(samples, 0, 3)
+
+
+def test_a_crest_between_two_equal_samples_is_covered_by_the_slopes_beside_it() -> None:
+    """Power 1000 - 100 t^2, seen at t = -1.5, -0.5, 0.5, 1.5; the window is the crest alone."""
+    samples: list[tuple[float, float | None]] = [(t, 1_000 - 100 * t * t) for t in (-1.5, -0.5, 0.5, 1.5)]
+    integral = integrate_power(samples, -0.5, 0.5, sensor_period_s=0.0)
+    assert integral.energy_mj is not None
+    assert integral.uncertainty_mj is not None
+    true_mj = 1_000 - 100 / 12
+    assert 0 < abs(integral.energy_mj - true_mj) <= integral.uncertainty_mj
