@@ -1,0 +1,297 @@
+"""Pairs by round: what cancels, what is left out and why, which flags stand beside a verdict or in its way."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from services.pairing import ArmRuns, compare_arm, primary_metric
+from services.tables import Arm, Device, Run
+from services.views import ArmComparison, MetricComparison
+
+Values = Callable[[str, int], Mapping[str, Any]]
+
+
+def compared(
+    values: Values, *, rounds: int = 5, stop: str = "steps", dtypes: tuple[str, str] = ("float32", "float32")
+) -> ArmComparison:
+    """`phantom` against `tensor`, whose runs have these values by arm and round, and sound ones beside."""
+    arms = [
+        Arm(key=key, name=name, strategy=name, control_of=[], dtype=dtype, cost={"parameters": parameters})
+        for key, name, dtype, parameters in zip(
+            (1, 2), ("tensor", "phantom"), dtypes, (400, 100), strict=True
+        )
+    ]
+    devices = {
+        key: Device(key=key, host="h", uuid=f"GPU-{key}", name=name, power_limit_mw=limit)
+        for key, name, limit in (
+            (1, "H100", 700.0),
+            (2, "H100", 700.0),
+            (3, "A100", 700.0),
+            (4, "H100", 300.0),
+        )
+    }
+    runs = [
+        Run(**(dict(SOUND) | {"arm_key": arm.key, "round": number} | dict(values(arm.name, number))))
+        for arm in arms
+        for number in range(rounds)
+    ]
+    tensor, phantom = (ArmRuns.of(arm, runs, devices) for arm in arms)
+    return compare_arm(phantom, tensor, primary_metric(stop), rounds, seed=1)
+
+
+SOUND: Mapping[str, Any] = {
+    "state": "succeeded",
+    "method": "nvml.counter",
+    "scope": "gpu",
+    "device_keys": [1, 2],
+    "flags": [],
+    "training_s": 20.0,
+    "energy_per_step_mj": 40.0,
+    "energy_per_sample_mj": 0.2,
+    "energy_training_mj": 4_000.0,
+    "seconds_per_step": 0.2,
+    "final_evaluation_loss": 0.5,
+}
+
+
+def metric(arm: ArmComparison, name: str) -> MetricComparison:
+    """One metric of a comparison."""
+    return next(each for each in arm.metrics if each.metric == name)
+
+
+def energies(ratio: float) -> Values:
+    """Energy per step that wanders from round to round by 40 %, alike for both arms, and 1 % apart."""
+
+    def value(arm: str, number: int) -> Mapping[str, Any]:
+        shared = 1_000.0 * (1 + 0.1 * number)
+        own = 1 + 0.01 * ((number * 7) % 5 - 2)
+        return {"energy_per_step_mj": shared * ratio * own if arm == "phantom" else shared}
+
+    return value
+
+
+def saving(**changes: object) -> Values:
+    """A saving of 30 %, with something the same in all runs."""
+    return lambda arm, number: {**energies(0.7)(arm, number), **changes}
+
+
+def saving_but(when: Callable[[str, int], bool], **changes: object) -> Values:
+    """A saving of 30 %, with something else in some runs."""
+    return lambda arm, number: {**energies(0.7)(arm, number), **(changes if when(arm, number) else {})}
+
+
+def test_pairing_by_round_cancels_what_both_arms_share() -> None:
+    arm = compared(energies(0.7))
+    primary = arm.primary
+    assert (primary.metric, primary.verdict, primary.pairs) == ("energy_per_step_mj", "saves", 5)
+    assert primary.ratio == pytest.approx(0.7, rel=0.01)
+    assert primary.ratio_low is not None
+    assert primary.ratio_high is not None
+    assert 0.66 < primary.ratio_low < 0.7 < primary.ratio_high < 0.74
+    assert primary.sentence.startswith("saves 30 % (95 % interval ")
+    assert primary.baseline_mean == pytest.approx(1_190, rel=0.01)
+    assert primary.flags == ()
+    assert arm.parameters_ratio == 0.25
+
+
+@pytest.mark.parametrize(("ratio", "verdict"), [(1.0, "no_difference_shown"), (1.2, "costs_more")])
+def test_the_verdict_follows_the_interval(ratio: float, verdict: str) -> None:
+    assert compared(energies(ratio)).primary.verdict == verdict
+
+
+def test_two_rounds_make_no_verdict() -> None:
+    primary = compared(energies(0.5), rounds=2).primary
+    assert (primary.verdict, primary.ratio, primary.pairs) == ("not_comparable", None, 2)
+    assert primary.sentence == "not comparable: 2 rounds asked for, 3 are needed"
+
+
+def test_rounds_that_did_not_end_well_are_left_out_and_counted() -> None:
+    early = saving_but(
+        lambda arm, number: arm == "phantom" and number < 2, state="diverged", reason="non_finite_loss"
+    )
+    primary = compared(early).primary
+    assert (primary.verdict, primary.pairs) == ("saves", 3)
+    assert [each.round for each in primary.excluded] == [0, 1]
+    assert primary.excluded[0].reason == "'phantom' is diverged (non_finite_loss)"
+
+
+def test_too_few_rounds_left_say_why() -> None:
+    late = saving_but(lambda arm, number: arm == "tensor" and number > 0, state="failed")
+    primary = compared(late).primary
+    assert primary.verdict == "not_comparable"
+    assert primary.reason == "1 of 5 rounds can be paired, 3 are needed: 'tensor' is failed (4 rounds)"
+
+
+def test_an_unknown_energy_is_never_a_zero() -> None:
+    last = saving_but(
+        lambda arm, number: arm == "phantom" and number == 4,
+        energy_per_step_mj=None,
+        energy_reason="no permission",
+    )
+    primary = compared(last).primary
+    assert primary.pairs == 4
+    assert primary.excluded[0].reason == "energy per step of 'phantom' is unknown: no permission"
+
+
+def test_a_zero_has_no_ratio() -> None:
+    primary = compared(saving_but(lambda arm, _: arm == "phantom", energy_per_step_mj=0.0)).primary
+    assert primary.verdict == "not_comparable"
+    assert primary.excluded[0].reason == "energy per step of 'phantom' is 0, which has no ratio"
+
+
+def test_a_target_makes_energy_to_it_the_answer() -> None:
+    def values(arm: str, _number: int) -> Mapping[str, Any]:
+        mj, seconds = (60.0, 5.0) if arm == "phantom" else (100.0, 8.0)
+        return {"target_step": 50, "energy_to_target_mj": mj, "seconds_to_target": seconds}
+
+    arm = compared(values, stop="target_loss")
+    assert (arm.primary.metric, arm.primary.verdict) == ("energy_to_target_mj", "saves")
+    assert arm.primary.ratio == pytest.approx(0.6)
+    assert metric(arm, "seconds_to_target").ratio == pytest.approx(0.625)
+    # Judged by the seconds to the target, not by those of all training.
+    assert arm.primary.flags == ("short_window",)
+    assert metric(arm, "energy_training_mj").flags == ()
+
+
+def test_a_target_that_one_arm_misses_is_no_saving() -> None:
+    def values(arm: str, _number: int) -> Mapping[str, Any]:
+        reached = {"target_step": 50, "energy_to_target_mj": 100.0, "seconds_to_target": 80.0}
+        return {} if arm == "phantom" else reached
+
+    primary = compared(values, stop="target_loss").primary
+    assert primary.verdict == "not_comparable"
+    assert primary.reason is not None
+    assert "'phantom' did not reach the target loss (5 rounds)" in primary.reason
+
+
+def test_metrics_of_a_target_exist_only_with_one() -> None:
+    arm = compared(energies(1.0))
+    assert {each.metric for each in arm.metrics} == {
+        "energy_per_step_mj",
+        "energy_per_sample_mj",
+        "energy_training_mj",
+        "seconds_per_step",
+        "final_evaluation_loss",
+    }
+    assert [each.metric for each in arm.metrics if each.is_primary] == ["energy_per_step_mj"]
+
+
+def test_different_losses_are_said_beside_energy() -> None:
+    def values(arm: str, number: int) -> Mapping[str, Any]:
+        loss = (0.6 if arm == "phantom" else 0.5) * (1 + 0.001 * number)
+        return {**energies(0.7)(arm, number), "final_evaluation_loss": loss}
+
+    arm = compared(values)
+    assert metric(arm, "final_evaluation_loss").sentence.startswith("ends 20")
+    assert (arm.primary.verdict, arm.primary.flags) == ("saves", ("loss_differs",))
+    assert metric(arm, "final_evaluation_loss").flags == ()
+
+
+def test_a_loss_that_is_not_a_number_is_left_out_of_losses_only() -> None:
+    strange = saving_but(
+        lambda arm, number: arm == "phantom" and number == 0,
+        final_evaluation_loss=None,
+        non_finite={"final_evaluation_loss": "nan"},
+    )
+    arm = compared(strange)
+    assert arm.primary.pairs == 5
+    loss = metric(arm, "final_evaluation_loss")
+    assert loss.pairs == 4
+    assert loss.excluded[0].reason == "final evaluation loss of 'phantom' is nan"
+
+
+@pytest.mark.parametrize("flag", ["counter_reset", "board_shared", "mig_parent"])
+def test_a_blocking_flag_leaves_its_round_out(flag: str) -> None:
+    primary = compared(saving_but(lambda arm, number: arm == "tensor" and number == 1, flags=[flag])).primary
+    assert (primary.pairs, primary.verdict) == (4, "saves")
+    assert primary.blocking_flags == (flag,)
+    assert primary.excluded[0].reason.startswith(f"{flag}: ")
+
+
+def test_a_blocking_flag_in_every_round_forbids_a_verdict() -> None:
+    arm = compared(saving(flags=["counter_reset"]))
+    assert (arm.primary.verdict, arm.primary.blocking_flags) == ("not_comparable", ("counter_reset",))
+    # What resets an energy counter says nothing about time.
+    assert metric(arm, "seconds_per_step").verdict == "no_difference_shown"
+
+
+@pytest.mark.parametrize("flag", ["throttled", "estimated", "methods_disagree", "flag_of_a_newer_job"])
+def test_other_flags_are_said_beside_the_verdict(flag: str) -> None:
+    primary = compared(saving(flags=[flag])).primary
+    assert (primary.verdict, primary.flags) == ("saves", (flag,))
+
+
+def test_flags_of_rounds_that_are_left_out_are_not_said() -> None:
+    values = saving_but(lambda _, number: number == 0, flags=["throttled"], state="failed")
+    assert compared(values).primary.flags == ()
+
+
+def test_an_estimate_is_called_one_in_the_sentence() -> None:
+    assert "estimated, not measured" in compared(saving(flags=["estimated"])).primary.sentence
+
+
+@pytest.mark.parametrize(
+    ("seconds", "verdict", "flags", "blocking"),
+    [
+        (0.5, "not_comparable", (), ("short_window_refused",)),
+        (5.0, "saves", ("short_window",), ()),
+        (50.0, "saves", (), ()),
+    ],
+)
+def test_windows_must_be_long_enough(
+    seconds: float, verdict: str, flags: tuple[str, ...], blocking: tuple[str, ...]
+) -> None:
+    primary = compared(saving(training_s=seconds)).primary
+    assert (primary.verdict, primary.flags, primary.blocking_flags) == (verdict, flags, blocking)
+
+
+def test_a_steady_window_carries_energy_per_step_where_training_is_too_short() -> None:
+    arm = compared(saving(training_s=0.5, steady_s=20.0, flags=["short_window_refused"]))
+    assert (arm.primary.verdict, arm.primary.flags) == ("saves", ())
+    assert metric(arm, "energy_training_mj").blocking_flags == ("short_window_refused",)
+
+
+def test_arms_read_by_different_methods_are_not_compared() -> None:
+    arm = compared(saving_but(lambda arm, _: arm == "phantom", method="nvml.power"))
+    assert arm.primary.blocking_flags == ("method_changed",)
+    assert metric(arm, "seconds_per_step").verdict == "no_difference_shown"
+
+
+def test_arms_of_different_number_formats_are_not_compared() -> None:
+    arm = compared(energies(0.7), dtypes=("float32", "bfloat16"))
+    assert arm.primary.blocking_flags == ("dtype_differs",)
+    assert metric(arm, "final_evaluation_loss").verdict == "no_difference_shown"
+
+
+@pytest.mark.parametrize(
+    ("boards", "blocking"),
+    [
+        ([1], ()),
+        ([2], ()),
+        ([1, 3], ("hardware_differs",)),
+        ([3], ("hardware_differs",)),
+        ([4], ("hardware_differs", "clocks_differ")),
+    ],
+)
+def test_arms_must_share_their_boards(boards: list[int], blocking: tuple[str, ...]) -> None:
+    """The baseline runs on boards 1 and 2, of which an arm may use fewer."""
+    primary = compared(saving_but(lambda arm, _: arm == "phantom", device_keys=boards)).primary
+    assert primary.blocking_flags == blocking
+    assert primary.verdict == ("not_comparable" if blocking else "saves")
+
+
+def test_boards_under_different_power_limits_are_not_compared() -> None:
+    def values(arm: str, number: int) -> Mapping[str, Any]:
+        return {**energies(0.7)(arm, number), "device_keys": [1, 4] if arm == "tensor" else [1]}
+
+    assert compared(values).primary.blocking_flags == ("clocks_differ",)
+
+
+def test_a_ratio_that_moves_with_the_rounds_is_flagged() -> None:
+    def values(arm: str, number: int) -> Mapping[str, Any]:
+        wobble = 1 + 0.001 * ((number * 7) % 5)
+        return {"energy_per_step_mj": 1_000.0 * (1 + 0.05 * number * (arm == "phantom")) * wobble}
+
+    assert "drift" in compared(values).primary.flags
+    assert "drift" not in compared(energies(0.7)).primary.flags
