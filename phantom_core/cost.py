@@ -58,7 +58,7 @@ class MemoryEstimate:
     gradients_bytes: int
     """Their gradients."""
     optimizer_bytes: int
-    """AdamW's two moments, or SGD's momentum."""
+    """AdamW's two moments or SGD's momentum; for bfloat16 also float32 masters and their gradients."""
     activations_bytes: int
     """One batch of features, and what backward needs."""
     transient_bytes: int
@@ -177,6 +177,8 @@ def _memory(
 ) -> MemoryEstimate:
     element_bytes = bytes_per_number(model.dtype)
     moments = 2 if training.optimizer == "adamw" else int(training.momentum > 0)
+    # bfloat16 weights are updated through float32 masters, which have gradients and moments of their own.
+    state_bytes = 4 * (2 + moments) if model.dtype == "bfloat16" else element_bytes * moments
     # GELU's backward needs its input besides the output that the next layer keeps; ReLU's and tanh's needs
     # no more.
     copies = 2 if model.activation == "gelu" else 1
@@ -187,8 +189,9 @@ def _memory(
     return MemoryEstimate(
         weights_bytes=parameters * element_bytes,
         gradients_bytes=parameters * element_bytes,
-        optimizer_bytes=moments * parameters * element_bytes,
-        activations_bytes=(features + activations + output.output_elements) * element_bytes,
+        optimizer_bytes=state_bytes * parameters,
+        # Of the outputs three: themselves, the targets, and the loss's gradient.
+        activations_bytes=(features + activations + 3 * output.output_elements) * element_bytes,
         transient_bytes=max(layer.transient_elements for layer, _ in layers) * element_bytes,
     )
 

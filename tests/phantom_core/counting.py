@@ -1,5 +1,7 @@
 """Counts what a step really does: matrix FLOPs, bytes sent, and the most memory alive at once."""
 
+import gc
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +15,7 @@ from phantom_core.collectives import Traffic
 from phantom_core.cost import ArmCost, arm_cost
 from phantom_core.ffn import FFN, build_ffn
 from phantom_core.spec import Arm, FeaturePlacement
+from phantom_core.training.optimizers import WeightUpdate
 from tests.phantom_core.arms import planned
 
 
@@ -27,23 +30,29 @@ class Counted:
     forward_flops: int
     step_flops: int
     traffic: Traffic
-    peak_bytes: int
+    peak_bytes: int | None
 
 
 class LiveMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The largest sum of the storages that tensors of this thread hold at once."""
+    """The largest sum of the storages alive at once, those of tensors that existed before included."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.peak_bytes = 0
         self._live: dict[int, tuple[StorageWeakRef, int]] = {}
+        gc.collect()
+        # By type: some objects warn when isinstance asks for their class.
+        self._see(held for held in gc.get_objects() if issubclass(type(held), torch.Tensor))
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for leaf in tree_iter((args, kwargs, out)):
+    def _see(self, leaves: Iterable[object]) -> None:
+        for leaf in leaves:
             if isinstance(leaf, torch.Tensor):
                 storage = StorageWeakRef(leaf.untyped_storage())  # type: ignore[no-untyped-call]
                 self._live.setdefault(storage.cdata, (storage, leaf.untyped_storage().nbytes()))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self._see(tree_iter((args, kwargs, out)))
         alive = {key for key, (storage, _) in self._live.items() if not storage.expired()}  # type: ignore[no-untyped-call]
         self._live = {key: self._live[key] for key in alive}
         self.peak_bytes = max(self.peak_bytes, sum(size for _, size in self._live.values()))
@@ -58,24 +67,21 @@ def count(arm: Arm, placement: FeaturePlacement, p: int, **changes: Any) -> Coun
     rows = plan.training.batch_size
     features = torch.randn(rows, shape.features // (p if placement == "split" else 1), dtype=dtype_of(ffn))
     targets = torch.randn(rows, shape.outputs, dtype=dtype_of(ffn))
-    optimizer = (
-        torch.optim.AdamW(ffn.parameters(), foreach=False)
-        if plan.training.optimizer == "adamw"
-        else torch.optim.SGD(ffn.parameters(), momentum=plan.training.momentum, foreach=False)
-    )
+    update = WeightUpdate(ffn, plan.training, torch.device("cpu"))
 
     def step() -> None:
-        optimizer.zero_grad(set_to_none=False)
         torch.autograd.backward(torch.nn.functional.mse_loss(ffn(features), targets))
-        optimizer.step()
+        update.step()
 
-    step()  # so that gradients and optimizer state exist
+    step()  # so that gradients exist, as in a captured step; new ones are added to them
     with FlopCounterMode(display=False) as forward, torch.no_grad():
         ffn(features)
     with ffn.communicator.counting() as traffic, FlopCounterMode(display=False) as whole:
         step()
-    with LiveMemory() as memory:
-        step()
+    memory = None
+    if plan.model.depth > 2:  # smaller networks say nothing about memory that counts
+        with LiveMemory() as memory:
+            step()
     return Counted(
         arm=arm.name,
         cost=cost,
@@ -84,7 +90,7 @@ def count(arm: Arm, placement: FeaturePlacement, p: int, **changes: Any) -> Coun
         forward_flops=forward.get_total_flops(),
         step_flops=whole.get_total_flops(),
         traffic=traffic,
-        peak_bytes=memory.peak_bytes,
+        peak_bytes=memory.peak_bytes if memory is not None else None,
     )
 
 

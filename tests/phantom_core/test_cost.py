@@ -75,11 +75,11 @@ def test_bytes_and_calls_are_those_that_the_collectives_count(counted: list[list
 def test_the_memory_estimate_covers_what_a_step_holds_without_exaggerating(
     counted: list[list[Counted]],
 ) -> None:
-    for rank in counted:
-        for item in rank:
-            estimate = item.cost.memory.peak_bytes
-            assert item.peak_bytes <= estimate * 1.02, (item.arm, item.peak_bytes, item.cost)
-            assert estimate <= item.peak_bytes * 1.6, (item.arm, item.peak_bytes, item.cost)
+    measured = [item for rank in counted for item in rank if item.peak_bytes is not None]
+    assert measured
+    for item in measured:
+        share = item.cost.memory.peak_bytes / (item.peak_bytes or 0)
+        assert 0.98 <= share <= 1.6, (item.arm, item.peak_bytes, item.cost)
 
 
 def hidden_cost(arm: Any, n: int, b: int = 8) -> tuple[int, ArmCost]:
@@ -156,6 +156,13 @@ def test_optimizer_state_is_counted_by_kind(optimizer: str, momentum: float, cop
     plan, shape = planned(TensorArm(name="t", world_size=2), optimizer=optimizer, momentum=momentum)
     memory = arm_cost(plan, shape, "whole").memory
     assert memory.optimizer_bytes == copies * memory.weights_bytes
+
+
+def test_bfloat16_counts_float32_masters_with_gradients_and_moments() -> None:
+    plan, shape = planned(TensorArm(name="t", world_size=2), optimizer="adamw", dtype="bfloat16")
+    cost = arm_cost(plan, shape, "whole")
+    assert cost.memory.weights_bytes == 2 * cost.parameters_per_rank
+    assert cost.memory.optimizer_bytes == 16 * cost.parameters_per_rank
 
 
 def test_data_is_counted_with_its_placement_and_targets() -> None:
