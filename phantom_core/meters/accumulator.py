@@ -33,8 +33,21 @@ class Total:
 class PowerAccumulator:
     """Integrates a power source in a daemon thread until it is closed."""
 
-    def __init__(self, read_power: Callable[[], PowerReading], period_s: float = PERIOD_S) -> None:
+    def __init__(
+        self,
+        read_power: Callable[[], PowerReading],
+        period_s: float = PERIOD_S,
+        look_back_s: float = SENSOR_PERIOD_S,
+    ) -> None:
+        """Starts the thread.
+
+        Args:
+            read_power: The source.
+            period_s: Seconds between two readings.
+            look_back_s: How far back a reading may look, in seconds.
+        """
         self._read_power = read_power
+        self._look_back_s = look_back_s
         self._period_s = period_s
         self._previous: PowerReading | None = None
         self._energy_mj = 0.0
@@ -86,5 +99,5 @@ class PowerAccumulator:
             return reading
         self._energy_mj += elapsed_s * (previous.power_mw + reading.power_mw) / 2
         change_mw = abs(reading.power_mw - previous.power_mw)
-        self._accumulated_mj += change_mw * (elapsed_s / 2 + SENSOR_PERIOD_S)
+        self._accumulated_mj += change_mw * (elapsed_s / 2 + self._look_back_s)
         return reading

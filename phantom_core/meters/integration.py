@@ -16,9 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phantom_core.flags import Flag
+from phantom_core.meters.base import PowerMethod
 
 SENSOR_PERIOD_S = 0.1
-"""How often power sensors were seen to be refreshed; see docs/energy.md."""
+"""How often sensors of momentary power were seen to be refreshed; see docs/energy.md."""
+AVERAGING_S = 1.0
+"""Time over which NVML's averaged power looks back."""
 GAP_PERIODS = 5.0
 """A pause of more than this many sample periods is a gap."""
 MOST_UNSEEN = 0.5
@@ -44,6 +47,21 @@ class PowerIntegral:
     """`sampler_gap` if there was a gap."""
 
 
+def sensor_period_s(method: PowerMethod, rate_hz: float) -> float:
+    """How far back a sample of power may look, in seconds.
+
+    Args:
+        method: How the power was read. An estimate, and a processor's average, is the mean since the last reading.
+        rate_hz: Readings per second.
+    """
+    since_last_s = 1 / rate_hz
+    if method == "instant":
+        return SENSOR_PERIOD_S
+    if method == "average":
+        return max(AVERAGING_S + SENSOR_PERIOD_S, since_last_s)
+    return since_last_s
+
+
 def integrate_power(
     samples: Iterable[tuple[float, float | None]] | NDArray[np.float64],
     start_monotonic_s: float,
@@ -61,7 +79,7 @@ def integrate_power(
         start_monotonic_s: Beginning of the window on the samples' clock, in seconds.
         end_monotonic_s: Its end, in seconds.
         rate_hz: Samples per second that were asked for; None takes the median distance of the samples.
-        sensor_period_s: How often the sensor behind the samples is refreshed, in seconds.
+        sensor_period_s: How far back a sample may look, in seconds (see `sensor_period_s`).
 
     Returns:
         The energy, its bound, and how well the window was seen.
@@ -78,7 +96,21 @@ def integrate_power(
     if len(times) < 2:
         reason = "one power sample makes no integral"
         return PowerIntegral(None, inside, None, None, reason, (Flag.SAMPLER_GAP,))
-    pieces = _pieces(times, powers, start_monotonic_s, end_monotonic_s, int(first), int(last))
+    with np.errstate(over="ignore", invalid="ignore"):  # the result is looked at instead
+        return _integral(times, powers, start_monotonic_s, end_monotonic_s, rate_hz, sensor_period_s)
+
+
+def _integral(
+    times: NDArray[np.float64],
+    powers: NDArray[np.float64],
+    start_s: float,
+    end_s: float,
+    rate_hz: float | None,
+    look_back_s: float,
+) -> PowerIntegral:
+    first, last = int(np.searchsorted(times, start_s)), int(np.searchsorted(times, end_s, "right"))
+    inside, duration_s = last - first, end_s - start_s
+    pieces = _pieces(times, powers, start_s, end_s, first, last)
     period_s = 1 / rate_hz if rate_hz else float(np.median(np.diff(times)))
     gaps = pieces.pause_s > GAP_PERIODS * period_s
     unseen_s = float(pieces.length_s[gaps].sum())
@@ -87,10 +119,9 @@ def integrate_power(
     if unseen_s > MOST_UNSEEN * duration_s:
         reason = f"{unseen_s:.3f} of {duration_s:.3f} s have no power samples"
         return PowerIntegral(None, inside, largest_gap_s, None, reason, flags)
-    with np.errstate(over="ignore", invalid="ignore"):
-        energy_mj = float(pieces.length_s @ pieces.mean_mw)
-        uncertainty_mj = float(pieces.change_mw @ (pieces.length_s / 2 + sensor_period_s))
-        uncertainty_mj += unseen_s * float(np.ptp(powers))
+    energy_mj = float(pieces.length_s @ pieces.mean_mw)
+    uncertainty_mj = float(pieces.change_mw @ (pieces.length_s / 2 + look_back_s))
+    uncertainty_mj += unseen_s * float(np.ptp(powers))
     if not math.isfinite(energy_mj + uncertainty_mj):
         return PowerIntegral(None, inside, largest_gap_s, None, "the powers are too large to add up", flags)
     return PowerIntegral(energy_mj, inside, largest_gap_s, uncertainty_mj, None, flags)
@@ -135,11 +166,10 @@ def _pieces(
     t, p = times[low:high], powers[low:high]
     from_s, to_s = np.maximum(t[:-1], start_s), np.minimum(t[1:], end_s)
     length_s = np.maximum(0.0, to_s - from_s)
-    with np.errstate(over="ignore", invalid="ignore"):
-        slope = np.diff(p) / np.diff(t)
-        mean_mw = np.maximum(0.0, p[:-1] + slope * ((from_s + to_s) / 2 - t[:-1]))
-        steps = np.pad(np.abs(np.diff(powers)), 1)
-        change_mw = np.maximum(np.maximum(steps[:-2], steps[1:-1]), steps[2:])[low : high - 1]
+    slope = np.diff(p) / np.diff(t)
+    mean_mw = np.maximum(0.0, p[:-1] + slope * ((from_s + to_s) / 2 - t[:-1]))
+    steps = np.pad(np.abs(np.diff(powers)), 1)
+    change_mw = np.maximum(np.maximum(steps[:-2], steps[1:-1]), steps[2:])[low : high - 1]
     pieces = [length_s, mean_mw, change_mw, np.diff(t)]
     # A sample held to an edge: what power did there is unknown, but hardly more than it did elsewhere.
     spread_mw = 2 * np.ptp(p)

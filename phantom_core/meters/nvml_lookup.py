@@ -105,7 +105,9 @@ def find_board(session: NvmlSession, uuid: str) -> FoundBoard:
         return found.pop()
     known = ", ".join(each for board in boards for each in (board.uuid, *board.mig_uuids)) or "none"
     problem = f"means {len(found)} devices" if found else "is no device of this host"
-    raise DeviceNotFound(f"device UUID {uuid!r} {problem}; the driver lists: {known}")
+    silent = (session.ask("nvmlDeviceGetCount").value or 0) - len(boards)
+    lost = f" ({silent} more don't answer)" if silent > 0 else ""
+    raise DeviceNotFound(f"device UUID {uuid!r} {problem}; the driver lists: {known}{lost}")
 
 
 def _mig_uuids(session: NvmlSession, handle: object) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from phantom_core.flags import Flag
-from phantom_core.meters.accumulator import PowerAccumulator
+from phantom_core.meters.accumulator import PERIOD_S, PowerAccumulator
 from phantom_core.meters.base import (
     EnergyReading,
     Instant,
@@ -16,6 +16,7 @@ from phantom_core.meters.base import (
     PowerMethod,
     PowerReading,
 )
+from phantom_core.meters.integration import sensor_period_s
 from phantom_core.meters.nvml_board import Metric, NvmlBoard
 from phantom_core.meters.nvml_library import NvmlSession
 from phantom_core.meters.nvml_lookup import FoundBoard, find_board
@@ -97,9 +98,11 @@ class NvmlMeter(MeterBase):
             self._period_s = ASSUMED_PERIOD_S if power_only else self._measure_period_s(sleep)
         elif self._power_metric is not None and not power_only:
             method = "nvml.power"
-            self._accumulator = PowerAccumulator(self.read_power)
+            look_back_s = sensor_period_s(self._power_method or "average", 1 / PERIOD_S)
+            self._accumulator = PowerAccumulator(self.read_power, PERIOD_S, look_back_s)
         limit = board.read(Metric.POWER_LIMIT).value
-        self._limit_mw: float | None = limit
+        # The limit is the GPU's: a superchip's module may draw more.
+        self._limit_mw: float | None = limit if scope == "gpu" else None
         self._method = method
         self._device = DeviceInfo(
             host=host,

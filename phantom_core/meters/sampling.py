@@ -85,9 +85,10 @@ class PowerSampler:
             raise ValueError(f"state_rate_hz = {state_rate_hz}: must be more than 0 and at most {rate_hz:g}")
         if not (batch_s > 0 and math.isfinite(batch_s)):
             raise ValueError(f"batch_s = {batch_s}: must be a positive number of seconds")
-        self._traces = [_Trace(meter) for meter in meters]
         self._period_s = 1 / rate_hz
         self._ticks_per_state = max(1, round(rate_hz / state_rate_hz))
+        # Boards take turns with their states, which cost several calls each, so that no instant is missed.
+        self._traces = [_Trace(meter, n % self._ticks_per_state) for n, meter in enumerate(meters)]
         self._ticks_per_batch = max(1, round(rate_hz * batch_s))
         self._sink, self._host, self._monotonic = sink, host, monotonic
         self._health = SamplerHealth()
@@ -128,12 +129,10 @@ class PowerSampler:
 
     def _loop(self, stop: Stop) -> None:
         start_s = self._monotonic()
-        tick = next_state = 0
+        tick = 0
         next_batch = self._ticks_per_batch
         while True:
-            self._read(with_state=tick >= next_state)
-            if tick >= next_state:
-                next_state = tick + self._ticks_per_state
+            self._read(tick)
             if tick >= next_batch:
                 self._hand_over()
                 next_batch = tick + self._ticks_per_batch
@@ -145,7 +144,7 @@ class PowerSampler:
             if stop.wait(max(0.0, start_s + tick * self._period_s - self._monotonic())):
                 return
 
-    def _read(self, *, with_state: bool) -> None:
+    def _read(self, tick: int) -> None:
         good = failed = 0
         largest_gap_s = self._health.largest_gap_s
         for trace in self._traces:
@@ -155,8 +154,9 @@ class PowerSampler:
                 self._sink(batch)
             good += reading.power_mw is not None
             failed += reading.power_mw is None
-            if with_state and trace.meter.device.kind != "cpu":
+            if tick >= trace.next_state_tick and trace.meter.device.kind != "cpu":
                 trace.states.append(trace.meter.read_state())
+                trace.next_state_tick += self._ticks_per_state
         self._health = replace(
             self._health,
             last=Instant.now(self._monotonic),
@@ -174,8 +174,9 @@ class PowerSampler:
 class _Trace:
     """What has been read of one device and not been handed over yet."""
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: Meter, next_state_tick: int) -> None:
         self.meter = meter
+        self.next_state_tick = next_state_tick
         self.states: list[BoardState] = []
         self._readings: list[PowerReading] = []
         self._method: PowerMethod | None = None

@@ -27,10 +27,10 @@ def test_ranks_that_share_a_board_or_its_slices_get_one_meter(load: Load) -> Non
 
 
 def test_a_board_that_is_not_there_is_unreadable_and_the_others_are_read(load: Load) -> None:
-    load(StubScript(boards=(B,)))
+    load(StubScript(boards=(StubBoard(uuid="GPU-cccc", lost=(-1, 99)), B)))
     missing, there = open_distinct_meters([cuda("GPU-ffff", 0), cuda("GPU-bbbb", 1)])
     assert (missing.device.uuid, missing.device.method) == ("GPU-ffff", None)
-    assert "the driver lists: GPU-bbbb" in (missing.device.reason or "")
+    assert "the driver lists: GPU-bbbb (1 more don't answer)" in (missing.device.reason or "")
     assert missing.read_state().reasons == (missing.device.reason,)
     assert there.read_power().power_mw == 100_000
     there.close()

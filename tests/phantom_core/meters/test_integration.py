@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from phantom_core.flags import Flag
-from phantom_core.meters.integration import integrate_power
+from phantom_core.meters.integration import integrate_power, sensor_period_s
 
 
 def every(period_s: float, until_s: float, power_mw: float) -> list[tuple[float, float | None]]:
@@ -47,6 +47,13 @@ def test_a_sensor_that_lags_widens_the_bound() -> None:
     plain, lagging = (integrate_power(samples, 0, 2, sensor_period_s=lag) for lag in (0.0, 0.1))
     assert plain.uncertainty_mj == pytest.approx(100.0)
     assert lagging.uncertainty_mj == pytest.approx(120.0)
+
+
+def test_what_a_sample_looks_back_on_depends_on_how_it_was_read() -> None:
+    assert sensor_period_s("instant", 10) == 0.1
+    assert sensor_period_s("average", 10) == 1.1
+    assert sensor_period_s("average", 0.5) == 2.0
+    assert sensor_period_s("estimate", 10) == 0.1
 
 
 def test_an_edge_without_a_sample_beyond_it_holds_the_nearest() -> None:

@@ -179,6 +179,23 @@ def test_without_a_counter_sampled_power_is_integrated_under_its_own_name(load: 
     assert abs(energy.energy_mj - true_mj) <= energy.uncertainty_mj
 
 
+def test_integrated_averages_lag_by_a_second_and_their_bound_says_so(load: Load) -> None:
+    no_instant = (NO_COUNTER, NO_INSTANT)
+    stub = load(one_board(failures=no_instant, power=((0, 100), (5, 100), (5.5, 600), (20, 600))))
+    with metered(stub) as meter:
+        assert meter.read_power().method == "average"
+        stub.clock.set(4.0)
+        start = meter.read_energy()
+        for _ in range(40):
+            stub.clock.sleep(0.05)
+            meter.read_energy()
+        energy = window_energy(start, meter.read_energy())
+    true_mj = 1_000 * (100 * 1.25 + 600 * 0.75)
+    assert energy.energy_mj is not None
+    assert energy.uncertainty_mj is not None
+    assert 0.3 * true_mj < abs(energy.energy_mj - true_mj) <= energy.uncertainty_mj
+
+
 def test_integrated_power_with_a_hole_in_it_starts_over(load: Load) -> None:
     stub = load(one_board(failures=(NO_COUNTER,)))
     with metered(stub) as meter:
@@ -351,6 +368,8 @@ def test_a_superchip_is_metered_as_gpu_alone_unless_its_module_is_asked_for(load
         whole = window_energy(starts[1], module.read_energy())
         mixed = window_energy(starts[0], module.read_energy())
     assert (alone.scope, whole.scope) == ("gpu", "module")
+    assert alone.uncertainty_mj == pytest.approx(0.1 * 700_000, rel=0.03)
+    assert whole.uncertainty_mj == pytest.approx(0.1 * 250_000, rel=0.03), "the limit is not the module's"
     assert alone.energy_mj == pytest.approx(1_000_000, abs=1)
     assert whole.energy_mj == pytest.approx(2_500_000, abs=1)
     assert Flag.METHOD_CHANGED in mixed.flags

@@ -114,6 +114,21 @@ def test_board_states_come_once_a_second_beside_the_power() -> None:
     assert [state.monotonic_s for state in states] == pytest.approx([0, 1, 2, 3, 4, 5])
 
 
+def test_boards_take_turns_with_their_states_so_that_no_instant_is_missed() -> None:
+    clock = Clock()
+
+    class Slow(FakeMeter):
+        def read_state(self) -> BoardState:
+            state = super().read_state()
+            clock.sleep(0.06)
+            return state
+
+    meters = [Slow(clock, uuid=f"GPU-{n}") for n in range(8)]
+    _, _, sampler = sampled(meters, clock, 5.05)
+    assert sampler.health.missed_ticks == 0
+    assert [meter.states for meter in meters] == [6, 5, 5, 5, 5, 5, 5, 5]
+
+
 def test_a_failing_read_is_a_none_among_the_samples_and_a_gap() -> None:
     clock = Clock()
     meter = FakeMeter(clock, lambda t: (None, None) if 2.0 <= t < 3.0 else (100.0, "instant"))

@@ -71,6 +71,7 @@ def counter_reading(
     )
 
 
+@settings(deadline=None)
 @given(
     trace=smooth_traces(),
     period_s=st.sampled_from([0.02, 0.1]),
@@ -130,6 +131,7 @@ readings = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(start=readings, end=readings, edges=st.lists(st.none() | st.floats(0), max_size=3))
 def test_no_two_readings_make_a_negative_energy_or_a_zero_that_stands_for_unknown(
     start: EnergyReading, end: EnergyReading, edges: list[float | None]
@@ -145,6 +147,7 @@ def test_no_two_readings_make_a_negative_energy_or_a_zero_that_stands_for_unknow
         assert energy.uncertainty_mj is None or energy.uncertainty_mj >= 0
 
 
+@settings(deadline=None)
 @given(
     samples=st.lists(st.tuples(st.floats(), st.none() | st.floats()), max_size=30),
     start_s=st.floats(),
@@ -167,6 +170,7 @@ def test_no_samples_make_a_negative_integral(
 boards = st.tuples(st.sampled_from(["host-a", "host-b"]), st.sampled_from(["GPU-1", "GPU-2", "GPU-3"]))
 
 
+@settings(deadline=None)
 @given(ranks=st.lists(boards, min_size=1, max_size=12), energies=st.lists(st.integers(1, 10**9), min_size=6))
 def test_a_total_counts_every_board_once_however_ranks_share_them(
     ranks: list[tuple[str, str]], energies: list[int]

@@ -160,7 +160,9 @@ def test_a_sum_that_lacks_a_board_is_unknown_rather_than_too_low() -> None:
 def test_of_two_ranks_on_one_board_the_one_that_could_read_it_counts() -> None:
     lost = WindowEnergy(None, None, None, None, "lost", (Flag.ENERGY_UNKNOWN,))
     good = WindowEnergy(10, 1, "nvml.counter", "gpu")
-    assert total_energy([("a", "GPU-1", lost), ("a", "GPU-1", good)]).energy_mj == 10
+    later = WindowEnergy(11, 1, "nvml.counter", "gpu")
+    for ranks in ([lost, good], [good, lost], [good, later], [lost, good, later]):
+        assert total_energy([("a", "GPU-1", energy) for energy in ranks]).energy_mj == 10
 
 
 def test_a_sum_over_several_methods_names_none() -> None:
