@@ -19,4 +19,4 @@ USER ghostwatt
 ENV PYTHONUNBUFFERED=1 \
     GHOSTWATT_DATA_DIR=/home/ghostwatt/data
 EXPOSE 8411
-CMD ["python", "-m", "api"]
+CMD ["python", "-m", "api", "serve"]
