@@ -100,6 +100,15 @@ def database(database_url: str) -> Iterator[Database]:
         yield database
 
 
+@pytest.fixture
+def sqlite_database(migrated_sqlite: Path, tmp_path: Path) -> Iterator[Database]:
+    """An open SQLite database with all tables and no rows, for tests that are about something else."""
+    file = tmp_path / "ghostwatt.sqlite3"
+    shutil.copyfile(migrated_sqlite, file)
+    with Database(f"sqlite:///{file}") as database:
+        yield database
+
+
 @contextmanager
 def _administrator(url: URL) -> Iterator[Connection]:
     engine = create_engine(url, isolation_level="AUTOCOMMIT")
