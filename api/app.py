@@ -21,6 +21,7 @@ from api.context import Context
 from api.doors import Doors, is_loopback
 from api.limits import RequestLimits
 from api.middleware import RequestContext
+from api.rates import RateLimiter
 from api.routes import ROUTERS
 from services import keys
 from services.database import Database
@@ -31,12 +32,15 @@ class RefusedToStart(Exception):
     """The service would be unsafe as it is set up; the message says what to change."""
 
 
-def create_app(settings: Settings, *, background: Background | None = None) -> FastAPI:
+def create_app(
+    settings: Settings, *, background: Background | None = None, limiter: RateLimiter | None = None
+) -> FastAPI:
     """The service's web application.
 
     Args:
         settings: As read from the environment.
         background: What dispatches experiments while the app is up; None serves only.
+        limiter: How often one caller may ask; None takes the usual rate.
 
     Returns:
         An app whose lifespan opens the database, migrates it and starts `background`, and ends them in
@@ -47,7 +51,9 @@ def create_app(settings: Settings, *, background: Background | None = None) -> F
         version=phantom_core.__version__,
         summary=openapi.SUMMARY,
         description=openapi.DESCRIPTION,
-        lifespan=partial(_lifespan, settings=settings, background=background),
+        lifespan=partial(
+            _lifespan, settings=settings, background=background, limiter=limiter or RateLimiter()
+        ),
         dependencies=[Depends(authorize)],
         docs_url=None,
         redoc_url=None,
@@ -72,14 +78,14 @@ def create_app(settings: Settings, *, background: Background | None = None) -> F
 
 @asynccontextmanager
 async def _lifespan(
-    app: FastAPI, *, settings: Settings, background: Background | None
+    app: FastAPI, *, settings: Settings, background: Background | None, limiter: RateLimiter
 ) -> AsyncIterator[None]:
     with Database(settings.database_url) as database:
         await to_thread.run_sync(database.migrate)
         keys_required = settings.require_keys or not is_loopback(settings.host)
         if not is_loopback(settings.host):
             await to_thread.run_sync(_refuse_without_admin_key, database, settings.host)
-        app.state.context = Context(settings, database, background, keys_required)
+        app.state.context = Context(settings, database, background, keys_required, limiter)
         try:
             if background is not None:
                 await to_thread.run_sync(background.start)

@@ -66,6 +66,7 @@ def authorize(request: Request, _bearer: Annotated[object, Depends(bearer)] = No
     Raises:
         Unauthorized: No key where one is needed, or an invalid one.
         Forbidden: The key lacks the scope, or the route names none.
+        TooManyRequests: The caller has asked too often. Jobs are not limited: what they say must not be lost.
     """
     scope = needed_scope(request.scope.get("route"))
     if scope is None:
@@ -80,11 +81,14 @@ def authorize(request: Request, _bearer: Annotated[object, Depends(bearer)] = No
         return None
     if token is None:
         if not context.keys_required:
+            context.limiter.take(request.client.host if request.client else "")
             return OPEN
         raise Unauthorized(
             "this address needs a key: Authorization: Bearer KEY", challenge=_challenge(request)
         )
-    return _verified(request, context, token, Scope(scope), None)
+    caller = _verified(request, context, token, Scope(scope), None)
+    context.limiter.take(caller.id)
+    return caller
 
 
 CallerDependency = Annotated[Caller | None, Depends(authorize)]

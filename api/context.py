@@ -6,6 +6,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from api.background import Background
+from api.rates import RateLimiter
 from phantom_core.checks import Capacity
 from services.database import Database
 from services.settings import Settings
@@ -23,6 +24,8 @@ class Context:
     """The dispatcher; None in a process that only serves."""
     keys_required: bool
     """Whether a request without a key is refused."""
+    limiter: RateLimiter
+    """How often one caller may ask."""
 
     def capacity(self) -> Capacity | None:
         """What the cluster has; None while that isn't known, or where nothing dispatches."""

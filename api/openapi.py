@@ -4,8 +4,12 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 
 from api.errors import MEDIA_TYPE, Problem
+from phantom_core.protocol import EventBatch
+from phantom_core.spec import ExperimentSpec
 
 SUMMARY = "How many joules a way of splitting a large feed-forward network costs, and how many another saves."
 DESCRIPTION = """
@@ -31,11 +35,15 @@ TAGS = [
     {"name": "internal", "description": "For the job of an experiment only, with its own token."},
 ]
 
+UNSEEN_MODELS: tuple[type[BaseModel], ...] = (Problem, ExperimentSpec, EventBatch)
+"""Models of bodies and answers that no route declares to FastAPI, since it may not parse them."""
+
 COMMON_PROBLEMS = {
     "400": "The request can't be read.",
     "401": "A key is needed, or the one given is not valid.",
     "403": "The key's scopes don't allow it, or a page of another origin asked.",
     "421": "The service does not answer to this Host.",
+    "429": "Too many requests from one caller; `Retry-After` says when to come back.",
     "500": "The service met an error it did not expect.",
     "503": "The database does not answer; try again.",
 }
@@ -75,9 +83,10 @@ def _described(app: FastAPI) -> dict[str, Any]:
         tags=TAGS,
     )
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
-    problem_schema = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
-    schemas.update(problem_schema.pop("$defs", {}))
-    schemas["Problem"] = problem_schema
+    _, unseen = models_json_schema(
+        [(model, "validation") for model in UNSEEN_MODELS], ref_template="#/components/schemas/{model}"
+    )
+    schemas.update(unseen["$defs"])
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}

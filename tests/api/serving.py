@@ -13,6 +13,7 @@ import uvicorn
 
 from api.app import create_app
 from api.examples import SPEC
+from api.rates import RateLimiter
 from phantom_core.checks import Capacity
 from services.database import Database
 from services.settings import Settings
@@ -63,12 +64,14 @@ class Service:
 
 
 @contextmanager
-def running(settings: Settings, background: FakeBackground) -> Iterator[Service]:
+def running(
+    settings: Settings, background: FakeBackground, limiter: RateLimiter | None = None
+) -> Iterator[Service]:
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     config = uvicorn.Config(
-        create_app(settings, background=background),
+        create_app(settings, background=background, limiter=limiter),
         lifespan="on",
         log_config=None,
         timeout_graceful_shutdown=2,
