@@ -1,0 +1,92 @@
+"""Deletion and retention: in steps, complete, resumed by whoever comes next."""
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import func, select, update
+
+from services import deletion, experiments, heartbeats, histories, housekeeping, runs
+from services.columns import Base
+from services.database import Database, now
+from services.errors import NotFound
+from services.tables import Experiment, Heartbeat, PowerSample
+from tests.services.simulated_job import ran
+
+KEPT = {"idempotency_keys", "heartbeats", "switches"}
+"""Tables whose rows belong to no experiment."""
+
+
+def rows(database: Database) -> dict[str, int]:
+    """Rows by table."""
+    with database.read() as session:
+        return {
+            name: session.execute(select(func.count()).select_from(table)).scalar_one()
+            for name, table in Base.metadata.tables.items()
+        }
+
+
+def test_nothing_of_a_deleted_experiment_is_left_and_others_are_untouched(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = ran(database)
+    before = rows(database)
+    doomed = ran(database)
+    monkeypatch.setattr(deletion, "ROWS_AT_ONCE", 3)
+    assert experiments.request_delete(database, doomed)
+    assert rows(database) == before
+    assert experiments.get(database, kept).runs == {"succeeded": 6}
+
+
+def test_a_deletion_that_was_interrupted_is_finished_by_the_sweep(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    identifier = ran(database)
+
+    def die(*_arguments: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(deletion, "_delete_in_steps", die)
+    with pytest.raises(KeyboardInterrupt):
+        experiments.request_delete(database, identifier)
+    monkeypatch.undo()
+    assert experiments.get(database, identifier).delete_requested_at is not None
+    assert housekeeping.sweep(database).deleted == 1
+    assert housekeeping.sweep(database).deleted == 0
+    with pytest.raises(NotFound):
+        experiments.get(database, identifier)
+
+
+def test_old_power_samples_go_and_summaries_stay(database: Database) -> None:
+    old, new = ran(database), ran(database)
+    with database.write() as session:
+        long_ago = now(session) - timedelta(days=31)
+        session.execute(update(Experiment).where(Experiment.id == old).values(finished_at=long_ago))
+    before = runs.get(database, f"{old}-r000-a00")
+    assert housekeeping.sweep(database).pruned == 0
+    assert housekeeping.sweep(database, power_retention_days=30).pruned == 6 * 2 * 2
+    assert housekeeping.sweep(database, power_retention_days=30).pruned == 0
+    assert runs.get(database, f"{old}-r000-a00") == before
+    assert histories.power_history(database, f"{old}-r000-a00").series == ()
+    assert len(histories.power_history(database, f"{new}-r000-a00").series) == 2
+    with database.read() as session:
+        assert session.execute(select(func.count()).select_from(PowerSample)).scalar_one() == 6 * 2 * 2
+
+
+def test_heartbeats_tell_who_is_alive(database: Database) -> None:
+    heartbeats.beat(database, "a", {"cluster": "down"})
+    heartbeats.beat(database, "b")
+    heartbeats.beat(database, "a", {"cluster": "up"})
+    alive = heartbeats.alive(database, within_s=60)
+    assert {(beat.owner, tuple(beat.state.items())) for beat in alive} == {
+        ("a", (("cluster", "up"),)),
+        ("b", ()),
+    }
+    assert all(beat.age_s < 60 for beat in alive)
+    with database.write() as session:
+        session.execute(
+            update(Heartbeat).where(Heartbeat.owner == "b").values(at=now(session) - timedelta(days=2))
+        )
+    assert [beat.owner for beat in heartbeats.alive(database, within_s=60)] == ["a"]
+    heartbeats.beat(database, "a")
+    with database.read() as session:
+        assert session.scalars(select(Heartbeat.owner)).all() == ["a"]
