@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 import uvicorn
 
-from api.app import create_app
+from api.app import RefusedToStart, create_app, prepare
 from api.background import Background
 from api.environment import EXIT_NOT_STARTED, read_settings, refuse
 from api.key_commands import key_commands
@@ -68,6 +68,12 @@ def serve(
         port = int(listener.getsockname()[1])
         if port != settings.port:
             settings = Settings(**settings.model_dump(exclude_unset=True) | {"port": port})
+        try:
+            # The lifespan does this too; here a refusal is a sentence instead of a traceback.
+            with Database(settings.database_url) as database:
+                prepare(database, settings)
+        except (ServiceError, RefusedToStart) as error:
+            refuse(str(error), EXIT_NOT_STARTED)
         app = create_app(settings, background=make_background(settings))
         server = PatientServer(
             uvicorn.Config(
@@ -78,6 +84,7 @@ def serve(
                 access_log=False,
                 log_config=None,
                 server_header=False,
+                proxy_headers=False,
                 timeout_graceful_shutdown=GRACEFUL_S,
             )
         )

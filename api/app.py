@@ -81,10 +81,8 @@ async def _lifespan(
     app: FastAPI, *, settings: Settings, background: Background | None, limiter: RateLimiter
 ) -> AsyncIterator[None]:
     with Database(settings.database_url) as database:
-        await to_thread.run_sync(database.migrate)
+        await to_thread.run_sync(prepare, database, settings)
         keys_required = settings.require_keys or not is_loopback(settings.host)
-        if not is_loopback(settings.host):
-            await to_thread.run_sync(_refuse_without_admin_key, database, settings.host)
         app.state.context = Context(settings, database, background, keys_required, limiter)
         try:
             if background is not None:
@@ -94,6 +92,18 @@ async def _lifespan(
             # Also after a start that failed half-way: what it had begun must not outlive the service.
             if background is not None:
                 await to_thread.run_sync(background.stop)
+
+
+def prepare(database: Database, settings: Settings) -> None:
+    """Brings the database to this version's tables, and makes sure that it is safe to serve.
+
+    Raises:
+        RefusedToStart: Another address than loopback without an admin key.
+        ServiceError: The database can't be used.
+    """
+    database.migrate()
+    if not is_loopback(settings.host):
+        _refuse_without_admin_key(database, settings.host)
 
 
 def _refuse_without_admin_key(database: Database, host: str) -> None:
