@@ -1,10 +1,11 @@
-"""What the device must know of the coming steps, put there many steps at a time.
+"""What the device must know of the coming steps, put there many steps at a time, and what the past ones left.
 
 A step asks the host nothing: it looks up its rows, its learning rate and where its loss goes in tables on
 the device, at a position that it moves on itself. That makes every step the same sequence of kernels, so
 one CUDA graph serves them all, schedules and shuffled batches included.
 """
 
+from collections import deque
 from collections.abc import Callable
 
 import torch
@@ -13,10 +14,14 @@ from phantom_core.training.batches import RowOrder
 
 _MOST_STEPS = 1_024
 _MOST_INDICES = 2**22
+_MOST_KEPT_TABLES = 1_024
 
 
 class StepTables:
     """Tables for `capacity` consecutive steps, refilled by the host when they are used up.
+
+    `start`, `look_up`, `finish`, `advance`, in this order, are one step; the middle two are the device's
+    part, which a graph captures and replays, the outer two are the host's.
 
     Args:
         order: Rows of every step.
@@ -36,34 +41,60 @@ class StepTables:
         loss_dtype: torch.dtype,
     ) -> None:
         self.capacity = max(1, min(_MOST_STEPS, _MOST_INDICES // order.batch_size))
+        self.step = 0
+        """Optimizer steps enqueued so far."""
+        self._first = 0
+        self._unread_from = 0
+        self._kept_losses: deque[torch.Tensor] = deque(maxlen=_MOST_KEPT_TABLES)
         self._order = order
         self._rate = rate
         self._rows = torch.zeros((self.capacity, order.batch_size), dtype=torch.int32, device=device)
         self._rates = torch.zeros(self.capacity, dtype=rate_dtype, device=device)
         self._losses = torch.zeros(self.capacity, dtype=loss_dtype, device=device)
         self._position = torch.zeros(1, dtype=torch.int64, device=device)
+        self._fill()
 
-    def fill(self, first_step: int) -> None:
-        """Makes `first_step` the next one; enqueued behind the steps that still read the tables."""
-        steps = range(first_step, first_step + self.capacity)
-        rates = torch.tensor([self._rate(step) for step in steps], dtype=self._rates.dtype)
-        _send(self._order.batches(first_step, self.capacity), self._rows)
-        _send(rates, self._rates)
-        self._position.zero_()
+    def seek(self, step: int) -> None:
+        """Makes `step` the next one; losses that were not taken are dropped."""
+        self.step = step
+        self._kept_losses.clear()
+        self._fill()
+
+    def start(self) -> None:
+        """Refills the tables if they are used up: enqueued behind the steps that still read them, no waiting."""
+        if self.step - self._first == self.capacity:
+            self._kept_losses.append(self._losses[self._unread_from :].clone())
+            self._fill()
 
     def look_up(self, rate: torch.Tensor) -> torch.Tensor:
-        """Writes the current step's learning rate into `rate` (1,); returns its rows (b,) on the device."""
+        """Writes the step's learning rate into `rate` (1,); returns its rows (b,) on the device."""
         torch.index_select(self._rates, 0, self._position, out=rate)
         return torch.index_select(self._rows, 0, self._position).view(-1)
 
     def finish(self, loss: torch.Tensor) -> None:
-        """Keeps the current step's loss and moves on to the next step, on the device."""
+        """Keeps the step's loss and moves the device's position on."""
         self._losses.index_copy_(0, self._position, loss.detach().view(1))
         self._position.add_(1)
 
-    def losses(self, start: int, end: int) -> torch.Tensor:
-        """A copy of the losses at positions start ... end - 1, on the device and in its order of work."""
-        return self._losses[start:end].clone()
+    def advance(self) -> None:
+        """Moves the host's count on."""
+        self.step += 1
+
+    def take_losses(self) -> torch.Tensor:
+        """Losses since the last call (steps,), oldest first, on the device; of very many tables the latest."""
+        position = self.step - self._first
+        losses = torch.cat([*self._kept_losses, self._losses[self._unread_from : position]])
+        self._kept_losses.clear()
+        self._unread_from = position
+        return losses
+
+    def _fill(self) -> None:
+        self._first = self.step
+        self._unread_from = 0
+        rates = [self._rate(step) for step in range(self.step, self.step + self.capacity)]
+        _send(self._order.batches(self.step, self.capacity), self._rows)
+        _send(torch.tensor(rates, dtype=self._rates.dtype), self._rates)
+        self._position.zero_()
 
 
 def _send(values: torch.Tensor, table: torch.Tensor) -> None:

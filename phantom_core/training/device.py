@@ -1,0 +1,58 @@
+"""The device that a trainer works on: its stream, and how much of its memory was taken."""
+
+import contextlib
+import functools
+
+import torch
+
+
+class WorkDevice:
+    """One device as one trainer uses it.
+
+    Args:
+        device: A CUDA device, or the CPU.
+    """
+
+    def __init__(self, device: torch.device | str) -> None:
+        self.device = _numbered(torch.device(device))
+        self.stream = _work_stream(self.device) if self.device.type == "cuda" else None
+        """Where a CUDA device's work is enqueued; None on the CPU."""
+        self._bytes_before = 0
+        if self.stream is not None:
+            torch.cuda.reset_peak_memory_stats(self.device)
+            self._bytes_before = torch.cuda.memory_allocated(self.device)
+
+    def working(self) -> contextlib.AbstractContextManager[object]:
+        """Enqueues what is done inside on the device's stream."""
+        return contextlib.nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
+
+    def synchronize(self) -> None:
+        """Waits until all work is done."""
+        if self.stream is not None:
+            self.stream.synchronize()
+
+    def peak_bytes(self) -> int | None:
+        """Most memory that tensors took at once since this object was made; None on the CPU."""
+        if self.stream is None:
+            return None
+        return torch.cuda.max_memory_allocated(self.device) - self._bytes_before
+
+    def free_caches(self) -> None:
+        """Gives back memory that libraries keep for next time, so that each arm's peak is its own."""
+        if self.stream is not None:
+            torch._C._cuda_clearCublasWorkspaces()
+            torch.cuda.empty_cache()
+
+
+@functools.cache
+def _work_stream(device: torch.device) -> torch.cuda.Stream:
+    # One for all trainers of the process: cuBLAS keeps a workspace for every stream that it was ever used
+    # on.
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def _numbered(device: torch.device) -> torch.device:
+    """The device with its number, which torch leaves out of `cuda`."""
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    return device
