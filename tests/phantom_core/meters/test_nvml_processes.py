@@ -72,7 +72,7 @@ def test_the_same_board_is_metered_whatever_the_process_may_compute_on(
 
 
 FORK = f"""
-import json, os
+import json, os, time
 from phantom_core.flags import Flag
 from phantom_core.meters.choose import MeterRequest, open_meter
 from phantom_core.meters.windows import window_energy
@@ -86,6 +86,7 @@ with open_meter(MeterRequest("cuda", uuid={UUID!r})) as meter:
     child = os.fork()
     if child == 0:
         first = meter.read_energy()
+        time.sleep(PAUSE_S)
         while (last := meter.read_energy()).energy_mj == first.energy_mj:
             pass
         windows = [told(window_energy(start, last)), told(window_energy(first, last))]
@@ -104,8 +105,10 @@ def test_after_a_fork_child_and_parent_read_on_but_no_window_spans_the_fork(
     nvml_stub: NvmlStub, tmp_path: Path, counter: bool
 ) -> None:
     failures = () if counter else (Failure("nvmlDeviceGetTotalEnergyConsumption", NOT_SUPPORTED),)
+    # Longer than integrated power may go unread, so that a child without a thread of its own would be found out.
+    code = FORK.replace("PAUSE_S", "0" if counter else "1.2")
     script = StubScript(boards=(StubBoard(failures=failures, period_s=0.02),), fork_unsafe=True)
-    status, across, child, parent = json.loads(nvml_stub.run(FORK, script, tmp_path / "script"))
+    status, across, child, parent = json.loads(nvml_stub.run(code, script, tmp_path / "script"))
     assert status == 0
     assert across[0] is False
     assert "counter_reset" in across[1]
@@ -128,3 +131,22 @@ def test_processes_on_one_host_see_one_history(nvml_stub: NvmlStub, tmp_path: Pa
     seconds = second[0] - first[0]
     lag_s = max(first[2], second[2])
     assert second[1] - first[1] == pytest.approx(1_000_000 * seconds, abs=1_000_000 * 2 * lag_s)
+
+
+def test_a_forked_child_that_closes_a_meter_leaves_the_parents_driver_alone(
+    nvml_stub: NvmlStub, tmp_path: Path
+) -> None:
+    code = f"""
+import ctypes, os
+from phantom_core.meters.choose import MeterRequest, open_meter
+with open_meter(MeterRequest("cuda", uuid={UUID!r})) as meter:
+    if os.fork() == 0:
+        meter.close()
+        calls = ctypes.CDLL("libnvidia-ml.so.1").nvmlStubCalls
+        print("child", calls(b"nvmlShutdown"), flush=True)
+        os._exit(0)
+    os.wait()
+    print("parent", meter.read_energy().energy_mj is not None)
+"""
+    printed = nvml_stub.run(code, StubScript(), tmp_path / "script").split()
+    assert sorted(zip(printed[::2], printed[1::2], strict=True)) == [("child", "0"), ("parent", "True")]
