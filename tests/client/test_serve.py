@@ -1,0 +1,68 @@
+"""`ghostwatt serve` and `ghostwatt keys`: the service's own process, started and ended by the command."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import psutil
+
+from client.service_process import free_port
+
+ROOT = Path(__file__).parents[2]
+
+
+def environment(data_dir: Path) -> dict[str, str]:
+    # A cluster that nobody answers for: the service must serve without it, and start no Ray of its own.
+    return {**os.environ, "GHOSTWATT_DATA_DIR": str(data_dir), "RAY_ADDRESS": "http://127.0.0.1:9"}
+
+
+def test_the_service_is_started_and_ended_with_the_command(tmp_path: Path) -> None:
+    port = free_port(0)
+    command = [sys.executable, "-m", "client", "serve", "--port", str(port)]
+    with subprocess.Popen(command, cwd=ROOT, env=environment(tmp_path), stderr=subprocess.DEVNULL) as process:
+        end = time.monotonic() + 60
+        status = ""
+        while status != "degraded":
+            assert process.poll() is None
+            assert time.monotonic() < end
+            try:
+                status = httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=10).json()["status"]
+            except httpx.TransportError:
+                time.sleep(0.1)
+        family = psutil.Process(process.pid).children(recursive=True)
+        assert family
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    _, alive = psutil.wait_procs(family, timeout=5)
+    assert not [child for child in alive if child.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_a_service_that_can_not_start_gives_its_exit_code(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "client", "serve", "--host", "0.0.0.0", "--port", "0"]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment(tmp_path), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 3
+    assert "keys create" in done.stderr
+
+
+def test_keys_are_made_on_the_services_own_database(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "client", "keys", "create", "--name", "laptop", "--scope", "read"]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment(tmp_path), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("gw_")
+    assert (tmp_path / "ghostwatt.sqlite3").exists()
+
+
+def test_importing_the_client_loads_neither_torch_nor_a_server() -> None:
+    code = "import sys, client.command; print(' '.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = {name.split(".")[0] for name in done.stdout.split()}
+    assert "httpx" in loaded
+    assert not loaded & {"torch", "ray", "sqlalchemy", "fastapi", "services", "api", "numpy"}
