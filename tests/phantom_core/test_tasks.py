@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import phantom_core.tasks.teacher as teacher_module
 from phantom_core.spec import DigitsTask, TeacherTask
+from phantom_core.task_rows import training_rows
 from phantom_core.task_shapes import task_shape
 from phantom_core.tasks import Dataset, TaskError, load_task
 from phantom_core.tasks.dataset import Scaling, split_rows
@@ -156,6 +157,11 @@ def test_digits_are_standardised_by_the_training_rows_alone() -> None:
 def test_the_seed_of_digits_chooses_the_rows_that_are_kept_for_evaluation() -> None:
     assert digest(load_task(DigitsTask(seed=1))) == digest(load_task(DigitsTask(seed=1)))
     assert digest(load_task(DigitsTask(seed=1))) != digest(load_task(DigitsTask(seed=2)))
+
+
+@pytest.mark.parametrize("task", [SMALL, DigitsTask(), DigitsTask(validation_fraction=0.333)], ids=str)
+def test_the_rows_promised_before_loading_are_those_loaded(task: TeacherTask | DigitsTask) -> None:
+    assert training_rows(task) == len(load_task(task).train_features)
 
 
 def test_no_row_is_both_trained_and_evaluated_on_and_none_is_lost() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import phantom_core.tasks.flights as flights_module
 from phantom_core.spec import FlightsTask
+from phantom_core.task_rows import training_rows
 from phantom_core.task_shapes import FLIGHTS_FEATURES, task_shape
 from phantom_core.tasks import TaskError, load_task
 from phantom_core.tasks.flights import EncodedFlights, encoded_flights
@@ -50,7 +51,7 @@ def same_features(one: EncodedFlights, other: EncodedFlights) -> bool:
 def test_every_flight_that_arrived_is_a_row_of_as_many_columns_as_the_shape_says() -> None:
     dataset = load_task(FlightsTask())
     assert dataset.shape == task_shape(FlightsTask())
-    assert dataset.train_features.shape[1] == FLIGHTS_FEATURES
+    assert dataset.train_features.shape == (training_rows(FlightsTask()), FLIGHTS_FEATURES)
     assert len(dataset.train_features) + len(dataset.validation_features) == 336_776 - 9_430
     assert dataset.train_targets.mean() == pytest.approx(0.2447, abs=2e-3)
     for features in (dataset.train_features, dataset.validation_features):
