@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
+from urllib.parse import urlsplit
 
 from anyio import to_thread
 from fastapi import Depends, FastAPI
@@ -122,6 +123,8 @@ def _refuse_without_admin_key(database: Database, host: str) -> None:
 
 def _answered_names(settings: Settings) -> frozenset[str] | None:
     """Names for the Host check; None (any) only where every caller needs a key anyway."""
+    # Jobs use the service's URL, whatever else people call it.
+    own = {settings.host, urlsplit(settings.service_url).hostname or settings.host}
     if settings.allowed_hosts:
-        return frozenset(settings.allowed_hosts)
-    return frozenset({settings.host}) if is_loopback(settings.host) else None
+        return frozenset({*own, *settings.allowed_hosts})
+    return frozenset(own) if is_loopback(settings.host) else None

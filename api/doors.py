@@ -66,7 +66,11 @@ class Doors:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers the request, or refuses it."""
-        if scope["type"] not in ("http", "websocket"):
+        if scope["type"] == "websocket":
+            # There are none; one that is added must first be taught the checks below.
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         refusal = self._refusal(scope)
@@ -91,7 +95,7 @@ class Doors:
                 f"this service does not answer to the name {shown(host)}; "
                 "if it should, add it to GHOSTWATT_ALLOWED_HOSTS",
             )
-        if scope.get("method", "GET") in SAFE_METHODS and scope["type"] == "http":
+        if scope["method"] in SAFE_METHODS:
             return None
         return self._origin_refusal(headers, host, port)
 

@@ -8,7 +8,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, V
 
 from api.auth import CallerDependency, needs
 from api.bodies import RawBody, parse_spec
-from api.context import ContextDependency
+from api.context import Context, ContextDependency
 from api.errors import ApiError, FieldProblem, shown
 from api.examples import SPEC
 from api.openapi import problems
@@ -17,6 +17,7 @@ from phantom_core.spec import TagKey, TagValue
 from services import experiments
 from services.catalogue import ExperimentFilter
 from services.cursors import MAX_LIMIT
+from services.errors import NotFound
 from services.states import ExperimentState
 from services.views import ExperimentDetail, ExperimentView, Page
 
@@ -90,7 +91,7 @@ class ExperimentQuery(BaseModel):
     openapi_extra={**needs("submit"), **SPEC_BODY},
     responses={
         202: {"headers": {"Location": {"description": "Where to watch it.", "schema": {"type": "string"}}}},
-        **problems(413, 415, 422),
+        **problems(409, 413, 415, 422),
     },
 )
 def submit(
@@ -117,7 +118,13 @@ def submit(
         submitted_by=caller.id or None if caller else None,
         idempotency_key=idempotency_key,
     )
-    return _accepted(context, experiment_id)
+    if idempotency_key is None:
+        return _accepted(experiment_id, ExperimentState.QUEUED)
+    try:
+        return _as_it_is(context, experiment_id)
+    except NotFound as error:
+        detail = f"this Idempotency-Key made {experiment_id}, which has been deleted; use another key"
+        raise ApiError(409, "already-deleted", detail) from error
 
 
 @router.get("", response_model=Page[ExperimentView], openapi_extra=needs("read"), responses=problems(422))
@@ -162,10 +169,10 @@ def cancel(experiment_id: ExperimentId, context: ContextDependency) -> Response:
     if not experiments.request_cancel(context.database, experiment_id):
         state = experiments.get(context.database, experiment_id).state
         if state == ExperimentState.CANCELLED:
-            return _accepted(context, experiment_id)
+            return _as_it_is(context, experiment_id)
         detail = f"{experiment_id} has ended already: it is {state}"
         raise ApiError(409, "already-ended", detail)
-    return _accepted(context, experiment_id)
+    return _as_it_is(context, experiment_id)
 
 
 @router.delete(
@@ -183,13 +190,16 @@ def delete(experiment_id: ExperimentId, context: ContextDependency) -> Response:
     """Deletes an experiment with all that was measured; one that has not ended is cancelled first."""
     if experiments.request_delete(context.database, experiment_id):
         return Response(status_code=204)
-    return _accepted(context, experiment_id)
+    return _as_it_is(context, experiment_id)
 
 
-def _accepted(context: ContextDependency, experiment_id: str) -> Response:
-    experiment = experiments.get(context.database, experiment_id)
-    view = Accepted(id=experiment.id, state=ExperimentState(experiment.state))
-    return answer(view, status=202, headers={"Location": f"/v1/experiments/{experiment.id}"})
+def _as_it_is(context: Context, experiment_id: str) -> Response:
+    return _accepted(experiment_id, ExperimentState(experiments.get(context.database, experiment_id).state))
+
+
+def _accepted(experiment_id: str, state: ExperimentState) -> Response:
+    headers = {"Location": f"/v1/experiments/{experiment_id}"}
+    return answer(Accepted(id=experiment_id, state=state), status=202, headers=headers)
 
 
 _TAGS: TypeAdapter[dict[TagKey, TagValue]] = TypeAdapter(dict[TagKey, TagValue])

@@ -1,12 +1,13 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from api.app import create_app
 from services.settings import Settings
-from tests.api.serving import FakeBackground, running
+from tests.api.serving import Ask, FakeBackground, running
 
 
 def test_importing_the_app_loads_neither_torch_nor_ray() -> None:
@@ -21,6 +22,20 @@ def test_importing_the_app_loads_neither_torch_nor_ray() -> None:
     }
     assert "fastapi" in loaded
     assert not loaded & {"torch", "ray", "scipy", "pandas", "sklearn", "pyarrow"}
+
+
+def test_the_names_that_are_answered(ask: Ask, tmp_path: Path) -> None:
+    def status(name: str, **changes: Any) -> int:
+        app = create_app(Settings(data_dir=tmp_path, **changes))
+        return ask(app, "GET", "/healthz", headers={"Host": name}).status_code
+
+    lab = {"host": "0.0.0.0", "service_url": "http://service:8411"}
+    assert status("localhost") == 200
+    assert status("lab.example") == 421
+    assert status("lab.example", allowed_hosts=("lab.example",)) == 200
+    assert status("lab.example", **lab) == 200
+    assert status("evil.example", **lab, allowed_hosts=("lab.example",)) == 421
+    assert status("service:8411", **lab, allowed_hosts=("lab.example",)) == 200
 
 
 def test_making_an_app_opens_nothing(tmp_path: Path) -> None:

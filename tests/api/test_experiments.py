@@ -59,6 +59,14 @@ def test_the_same_key_makes_one_experiment(service: Service) -> None:
     assert other.json()["code"] == "idempotency-conflict"
 
 
+def test_a_key_whose_experiment_was_deleted_makes_no_other(service: Service) -> None:
+    headers = {"Idempotency-Key": "build-78"}
+    first = service.http.post("/v1/experiments", json=SPEC, headers=headers).json()["id"]
+    assert service.http.delete(f"/v1/experiments/{first}").status_code == 204
+    again = service.http.post("/v1/experiments", json=SPEC, headers=headers)
+    assert (again.status_code, again.json()["code"]) == (409, "already-deleted")
+
+
 def test_lists_are_filtered_and_paged_without_gaps(service: Service) -> None:
     wanted = [service.submit(name=f"paged {number}", tags={"set": "paging"}) for number in range(5)]
     found, cursor = [], None
