@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib import resources
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
 from client.client import GhostwattClient
+from client.demo_specs import choose_demo
 from client.errors import ExitCode, GhostwattError, NotStarted, ServiceUnreachable
 from client.models import Experiment, Readiness
 from client.progress import ExperimentProgress, Waiting
@@ -53,11 +53,6 @@ class Demo:
     """Folder for database, log and Ray's files; kept."""
     once: bool
     """Whether to end after the answer instead of serving on."""
-
-
-def demo_spec() -> str:
-    """The packaged experiment, as YAML."""
-    return resources.files("client").joinpath("demo.yaml").read_text()
 
 
 def new_data_dir(parent: Path = Path(".ghostwatt")) -> Path:
@@ -126,7 +121,7 @@ def _answer(
     with Waiting(console) as waiting:
         _wait_until_ready(waiting, client, service, stop)
         waiting.note(Text(f"the service answers at {client.url}"))
-        submitted = client.submit(demo_spec())
+        submitted = client.submit(choose_demo(lambda spec: client.validate(spec).valid))
         waiting.note(Text(f"submitted {submitted.id}"))
         progress = ExperimentProgress(waiting, client.runs)
 

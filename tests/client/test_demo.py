@@ -17,9 +17,10 @@ import httpx
 import psutil
 import pytest
 
-from client.demo import demo_spec, new_data_dir
+from client.demo import new_data_dir
+from client.demo_specs import choose_demo, cpu_demo, gpu_demo
+from phantom_core.checks import Capacity, SpecProblem, check
 from phantom_core.plan import make_plan
-from phantom_core.spec import load_spec
 
 ROOT = Path(__file__).parents[2]
 
@@ -209,15 +210,32 @@ def test_a_taken_port_and_settings_meant_for_another_service_are_no_obstacle(tmp
     assert "port 8411 is taken" in running.text
 
 
-def test_the_packaged_experiment_is_valid_and_has_its_controls() -> None:
-    plan = make_plan(load_spec(demo_spec()))
+def errors_of(problems: list[SpecProblem]) -> list[SpecProblem]:
+    return [problem for problem in problems if problem.severity == "error"]
+
+
+@pytest.mark.parametrize("ranks", [None, 2, 4])
+def test_the_packaged_experiments_are_valid_and_have_their_controls(ranks: int | None) -> None:
+    plan = make_plan(cpu_demo() if ranks is None else gpu_demo(ranks))
     assert plan.control_problems == ()
+    assert errors_of(check(plan)) == []
+    assert plan.world_size == (ranks or 2)
     assert {planned.arm.strategy for planned in plan.arms} >= {
         "tensor",
         "phantom",
         "block_diagonal",
         "low_rank",
     }
+
+
+@pytest.mark.parametrize(
+    ("gpus", "ranks", "device"), [(0, 2, "auto"), (2, 2, "cuda"), (3, 2, "cuda"), (8, 4, "cuda")]
+)
+def test_the_demo_takes_as_many_gpus_as_there_are(gpus: int, ranks: int, device: str) -> None:
+    capacity = Capacity(cpus=64, gpus=gpus)
+    spec = choose_demo(lambda spec: not errors_of(check(make_plan(spec), capacity)))
+    assert make_plan(spec).world_size == ranks
+    assert spec.resources.device == device
 
 
 def test_every_demo_has_a_folder_of_its_own(tmp_path: Path) -> None:
