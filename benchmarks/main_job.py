@@ -1,0 +1,199 @@
+"""Experiments submitted to a real service on this host's boards, as a user would; what it answers is the result.
+
+    python -m benchmarks.main_job [--ranks 2] [--out benchmarks/results/main_job.json]
+
+Runs the demo's GPU experiment and `specs/wide.yaml` (n = 16384), each with controls and five rounds, through REST,
+Ray Train, NCCL and NVML. Then it cancels a third in mid-run and looks whether the boards are free.
+"""
+
+import argparse
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import torch
+import yaml
+
+from benchmarks.record import record
+from client.demo_specs import gpu_demo
+
+SPECS = Path(__file__).parent / "specs"
+ENDED = {"succeeded", "failed", "cancelled", "lost"}
+
+
+def main() -> None:
+    """Runs all of it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--only", nargs="*", default=["demo", "wide", "cancel"])
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "main_job.json")
+    arguments = parser.parse_args()
+    wide = yaml.safe_load((SPECS / "wide.yaml").read_text())
+    for arm in wide["arms"]:
+        arm["world_size"] = arguments.ranks
+    specs = {"demo": gpu_demo(arguments.ranks).model_dump(mode="json"), "wide": wide}
+    rows = []
+    with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as url:
+        for name, spec in specs.items():
+            if name in arguments.only:
+                rows.append({"experiment": name, **run(url, spec)})
+        if "cancel" in arguments.only:
+            rows.append({"experiment": "cancel", **cancel(url, wide)})
+    record(arguments.out, rows, torch.device("cuda", 0))
+
+
+def run(url: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Submits, waits, fetches the answer."""
+    experiment = wait(url, submit(url, spec), ENDED)
+    identifier = experiment["id"]
+    comparison = get(url, f"/v1/experiments/{identifier}/comparison")
+    runs = get(url, f"/v1/experiments/{identifier}/runs?limit=200")["items"]
+    print(f"{spec['name']}: {experiment['state']} {experiment['message'] or ''}", flush=True)
+    for arm in comparison["arms"]:
+        for metric in arm["metrics"]:
+            if metric["metric"] in {comparison["primary_metric"], "energy_per_step_mj"}:
+                print(
+                    f"  {arm['arm']:32} {metric['metric']:22} {metric['sentence']} {metric['flags']}",
+                    flush=True,
+                )
+    keys = (
+        "arm",
+        "round",
+        "state",
+        "reason",
+        "steps",
+        "seconds_per_step",
+        "energy_per_step_mj",
+        "energy_training_mj",
+    )
+    keys += (
+        "energy_integral_mj",
+        "energy_net_mj",
+        "energy_to_target_mj",
+        "final_evaluation_loss",
+        "method",
+        "flags",
+    )
+    keys += ("step_mode", "step_mode_reason", "parameters", "peak_memory_bytes")
+    return {
+        "state": experiment["state"],
+        "message": experiment["message"],
+        "timings": experiment["timings"],
+        "devices": experiment["devices"],
+        "environment": experiment["environment"],
+        "comparison": comparison,
+        "runs": [{key: run.get(key) for key in keys} for run in runs],
+    }
+
+
+def cancel(url: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Cancels in mid-run: seconds until the service says so, and processes left on the boards."""
+    long = dict(spec) | {"name": "to be cancelled"}
+    long["training"] = spec["training"] | {
+        "stop": {"kind": "steps", "steps": 1_000_000, "max_steps": 1_000_000}
+    }
+    identifier = submit(url, long)
+    wait(url, identifier, {"running"} | ENDED)
+    time.sleep(5)
+    asked_s = time.monotonic()
+    httpx.post(f"{url}/v1/experiments/{identifier}/cancel", timeout=30).raise_for_status()
+    experiment = wait(url, identifier, ENDED)
+    seconds = time.monotonic() - asked_s
+    busy = processes_on_boards()
+    print(f"cancel: {experiment['state']} after {seconds:.1f} s, processes on boards: {busy}", flush=True)
+    runs = get(url, f"/v1/experiments/{identifier}/runs?limit=200")["items"]
+    spent = [run["energy_training_mj"] for run in runs if run.get("energy_training_mj") is not None]
+    return {
+        "state": experiment["state"],
+        "seconds_until_cancelled": seconds,
+        "processes_on_boards": busy,
+        "energy_kept_mj": spent,
+    }
+
+
+def processes_on_boards() -> list[int]:
+    """Processes that NVML sees on any board."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    try:
+        found = []
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            found += [process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]
+        return found
+    finally:
+        pynvml.nvmlShutdown()
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    """A service of this benchmark's own."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("GHOSTWATT_")}
+    environment |= {"GHOSTWATT_DATA_DIR": str(folder / "data"), "GHOSTWATT_PORT": str(port)}
+    log = folder / "service.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "api", "serve"], env=environment, stdout=output, stderr=output
+        )
+    try:
+        wait_until_ready(url, log)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+def wait_until_ready(url: str, log: Path) -> None:
+    """Waits until experiments can run."""
+    for _ in range(360):
+        try:
+            if all(check["ok"] for check in get(url, "/readyz")["checks"]):
+                return
+        except httpx.HTTPError:
+            pass
+        time.sleep(0.5)
+    raise SystemExit(f"the service did not get ready:\n{log.read_text()[-4000:]}")
+
+
+def submit(url: str, spec: Mapping[str, Any]) -> str:
+    """Submits a spec."""
+    response = httpx.post(f"{url}/v1/experiments", json=spec, timeout=60)
+    if response.status_code != httpx.codes.ACCEPTED:
+        raise SystemExit(response.text)
+    return str(response.json()["id"])
+
+
+def wait(url: str, identifier: str, states: set[str]) -> dict[str, Any]:
+    """Waits for a state, printing progress."""
+    last = None
+    while True:
+        experiment: dict[str, Any] = get(url, f"/v1/experiments/{identifier}")
+        if (experiment["state"], experiment["progress"]) != last:
+            last = (experiment["state"], experiment["progress"])
+            print(f"{time.strftime('%X')} {experiment['name']}: {last[0]} {last[1] or ''}", flush=True)
+        if experiment["state"] in states:
+            return experiment
+        time.sleep(0.5)
+
+
+def get(url: str, path: str) -> Any:
+    """A JSON answer."""
+    response = httpx.get(url + path, timeout=60)
+    response.raise_for_status()
+    return response.json()
+
+
+if __name__ == "__main__":
+    main()
