@@ -90,10 +90,14 @@ class LowRankLinear(SplitLinear):
         return apply_function(_LowRank, x, self.inner, self.outer, self.bias, self.communicator)
 
     def reset_parameters(self, generator: torch.Generator | None = None, gain: float = 1.0) -> None:
-        """Var V = 1/n keeps E[y^2] = E[x^2]; Var U = gain^2 / r then gives the dense Var z = gain^2 E[x^2]."""
+        """Var V = 1 / r and Var U = gain^2 / n give Var z = gain^2 E[x^2], as in the dense layer.
+
+        The inner values are as long a vector as the inputs, E|y|^2 = r n Var V E[x^2] = n E[x^2], so that
+        Var z = Var U E|y|^2 = gain^2 E[x^2]. Why this split of the product: see `PhantomLinear`.
+        """
         generator = self._generator(generator)
-        fill_normal(self.inner, 1 / self.in_features, generator)
-        fill_normal(self.outer, gain**2 / self.outer.shape[1], generator)
+        fill_normal(self.inner, 1 / self.inner.shape[0], generator)
+        fill_normal(self.outer, gain**2 / self.in_features, generator)
         self._zero_bias()
 
     def dense_equivalent(self) -> torch.Tensor:

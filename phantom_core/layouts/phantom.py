@@ -121,17 +121,24 @@ class PhantomLinear(SplitLinear):
     def reset_parameters(self, generator: torch.Generator | None = None, gain: float = 1.0) -> None:
         """Every entry of W_eq gets the dense layer's variance, gain^2 / n.
 
-        On the diagonal: Var L = gain^2 / n. Off it an entry is a sum of k products, of variance k Var D Var
-        C. With Var C = 1/m a ghost keeps E[g^2] = m Var C E[x^2] = E[x^2]; then Var D = gain^2 / (p k)
-        makes k Var D Var C = gain^2 / (p m) = gain^2 / n. So z_j gets m gain^2 / n = gain^2 / p of its
-        variance from its own inputs and (p - 1) k Var D = gain^2 (p - 1) / p from ghosts: Var z = gain^2
-        E[x^2], as in the dense layer. Backward the same holds for dx, with L, C and D transposed.
+            Var L = gain^2 / n        Var C = 1 / k        Var D = gain^2 / n
+
+        Off the diagonal an entry is a sum of k products, of variance k Var D Var C = gain^2 / n; on it, Var L.
+        So z_j gets m gain^2 / n = gain^2 / p of its variance from its own inputs, and from ghosts
+        (p - 1) k Var D m Var C = gain^2 (p - 1) / p: Var z = gain^2 E[x^2], as in the dense layer. Backward
+        the same holds for dx, with L, C and D transposed.
+
+        Any split of the product between C and D would give this Var z. Here a rank's ghosts are as long a
+        vector as the inputs that they stand for, E|g|^2 = k m Var C E[x^2] = m E[x^2], and decompressors are
+        drawn as dense weights are. That keeps training alike, too: in a step of SGD at a dense layer's
+        learning rate dD moves z as far as the off-diagonal dense weights would (|g|^2 = |x|^2), and dC at
+        most about gain^2 times as far, whatever m / k is.
         """
         generator = self._generator(generator)
         fill_normal(self.local, gain**2 / self.in_features, generator)
         if self.compressor is not None and self.decompressors is not None:
-            fill_normal(self.compressor, 1 / self.compressor.shape[1], generator)
-            fill_normal(self.decompressors, gain**2 / (self.world_size * self.ghosts), generator)
+            fill_normal(self.compressor, 1 / self.ghosts, generator)
+            fill_normal(self.decompressors, gain**2 / self.in_features, generator)
         self._zero_bias()
 
     def dense_equivalent(self) -> torch.Tensor:

@@ -120,12 +120,12 @@ def train_in_bfloat16() -> list[float]:
     losses = []
     for arm in every_arm(2):
         ffn = build(arm, dtype="bfloat16", depth=3, width=64)
-        optimizer = torch.optim.SGD(ffn.parameters(), lr=0.1)
+        optimizer = torch.optim.SGD(ffn.parameters(), lr=0.03)
         generator = torch.Generator().manual_seed(1)
         x = torch.randn(32, 24, generator=generator).bfloat16()
         y = torch.randn(32, 3, generator=generator).bfloat16()
         first = last = 0.0
-        for step in range(30):
+        for step in range(60):
             loss = torch.nn.functional.mse_loss(ffn(x).float(), y.float())
             optimizer.zero_grad()
             torch.autograd.backward(loss)
@@ -138,4 +138,4 @@ def train_in_bfloat16() -> list[float]:
 
 def test_every_layout_learns_in_bfloat16() -> None:
     for losses in run_ranks(2, train_in_bfloat16):
-        assert all(share < 0.6 for share in losses), losses
+        assert all(share < 0.5 for share in losses), losses

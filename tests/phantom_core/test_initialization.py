@@ -30,9 +30,7 @@ def layer_variances(arm: Any, activation: str, placement: Any) -> list[float]:
         ffn = build_ffn(plan, shape, placement, seed=seed)
         seen: list[float] = []
         for layer in ffn.layers:
-            layer.register_forward_hook(
-                lambda module, inputs, z: seen.append(float(z.detach().square().mean()))
-            )
+            layer.register_forward_hook(partial(note, seen))
         features = torch.randn(BATCH, 96, generator=torch.Generator().manual_seed(seed))
         if placement == "split" and dist.is_initialized():
             features = features.chunk(dist.get_world_size(), 1)[dist.get_rank()]
