@@ -200,7 +200,7 @@ static double watts_at(const Board *b, double t) {
 static double joules_until(const Board *b, double t) {
     double joules = 0, from = 0;
     if (t <= 0) return 0;
-    for (int i = 0; i < b->n_points && b->points[i].t < t; i++) {
+    for (int i = 0; i < b->n_points && b->points[i].t <= t; i++) {
         double to = b->points[i].t;
         if (to <= from) continue;
         joules += (to - from) * (watts_at(b, from) + b->points[i].watts) / 2;
