@@ -1,34 +1,24 @@
 """The `ghostwatt` command."""
 
-import functools
-import json
-import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, ParamSpec, TypeVar
+from typing import Annotated
 
 import typer
-from pydantic import BaseModel
 from rich.console import Console
 from rich.text import Text
 
 from client import demo as demonstration
 from client.client import DEFAULT_URL, GhostwattClient
+from client.command_support import print_json, read_document, reported
+from client.comparison_table import ComparisonTable, answer_sentences, is_comparable
 from client.consoles import messages, output
-from client.errors import BadSpec, ExitCode, GhostwattError, Refused
+from client.errors import ExitCode
 from client.models import Comparison, ExperimentDetail
 from client.progress import ExperimentProgress, Waiting, state_text
-from client.rendering import (
-    answer_sentences,
-    comparison_table,
-    experiments_table,
-    is_comparable,
-    runs_table,
-    validation_table,
-)
 from client.service_commands import key_commands, run_service
-from phantom_core.spec import parse_document
+from client.tables import experiments_table, runs_table, validation_table
 
 EPILOG = """\
 Exit codes: 0 done (of watch, submit --wait and demo: the experiment succeeded); 1 the experiment failed, was
@@ -65,34 +55,10 @@ Timeout = Annotated[
     float | None, typer.Option(min=0, help="Seconds to wait at most; the experiment goes on.")
 ]
 
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
-
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command and ends the process with its exit code."""
     app(arguments, prog_name="ghostwatt")
-
-
-def reported(command: Callable[Parameters, ExitCode | None]) -> Callable[Parameters, None]:
-    """Turns what a command returns or raises into an exit code, and errors into sentences."""
-
-    @functools.wraps(command)
-    def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
-        try:
-            code = command(*args, **kwargs)
-        except GhostwattError as error:
-            _report(error)
-            code = error.exit_code
-        except KeyboardInterrupt:
-            code = ExitCode.INTERRUPTED
-        except BrokenPipeError:
-            # Whoever read the output has seen enough; at exit Python would stumble over the pipe once more.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            code = ExitCode.OK
-        raise SystemExit(int(code or ExitCode.OK))
-
-    return run
 
 
 @app.command()
@@ -111,11 +77,11 @@ def submit(
     api_key: ApiKey = None,
 ) -> ExitCode | None:
     """Submits an experiment and prints its id."""
-    document = _read(file)
+    document = read_document(file)
     with GhostwattClient(url, api_key) as client:
         submitted = client.submit(document, idempotency_key=idempotency_key)
         if not wait:
-            _print_json(submitted) if as_json else print(submitted.id)
+            print_json(submitted) if as_json else print(submitted.id)
             return None
         if not as_json:
             print(submitted.id)
@@ -151,7 +117,7 @@ def list_experiments(
     with GhostwattClient(url, api_key) as client:
         experiments = list(client.experiments(state=state, name=name, tag=tag, limit=limit))
     if as_json:
-        _print_json(experiments)
+        print_json(experiments)
     else:
         output().print(experiments_table(experiments))
 
@@ -165,7 +131,7 @@ def show(
     with GhostwattClient(url, api_key) as client:
         experiment = client.experiment(experiment_id)
         if as_json:
-            _print_json(experiment)
+            print_json(experiment)
             return
         runs = client.runs(experiment_id)
     console = output()
@@ -199,11 +165,11 @@ def validate(
     file: SpecFile, as_json: AsJson = False, url: Url = DEFAULT_URL, api_key: ApiKey = None
 ) -> ExitCode:
     """Says what a spec would need, without running it. 2 if it would be refused."""
-    document = _read(file)
+    document = read_document(file)
     with GhostwattClient(url, api_key) as client:
         validation = client.validate(document)
     if as_json:
-        _print_json(validation)
+        print_json(validation)
     else:
         output().print(validation_table(validation))
     return ExitCode.OK if validation.valid else ExitCode.USAGE
@@ -217,7 +183,7 @@ def cancel(
     """Asks an experiment to end. It is cancelled once its job has stopped."""
     with GhostwattClient(url, api_key) as client:
         answer = client.cancel(experiment_id)
-    _print_json(answer) if as_json else print(f"{answer.id} will be cancelled; it is {answer.state} now")
+    print_json(answer) if as_json else print(f"{answer.id} will be cancelled; it is {answer.state} now")
 
 
 @app.command()
@@ -297,37 +263,8 @@ def _answer(client: GhostwattClient, experiment: ExperimentDetail, as_json: bool
 
 def _print_comparison(console: Console, comparison: Comparison, as_json: bool) -> None:
     if as_json:
-        _print_json(comparison)
+        print_json(comparison)
         return
-    console.print(comparison_table(comparison))
+    console.print(ComparisonTable(comparison))
     for sentence in answer_sentences(comparison):
         console.print(Text(sentence), soft_wrap=True)
-
-
-def _read(file: Path) -> dict[str, object]:
-    try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise typer.BadParameter(f"{file} can't be read: {error}", param_hint="FILE") from error
-    try:
-        return parse_document(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"{file}: {error}", param_hint="FILE") from error
-
-
-def _print_json(answer: BaseModel | Sequence[BaseModel]) -> None:
-    if isinstance(answer, BaseModel):
-        print(answer.model_dump_json(indent=2))
-    else:
-        print(json.dumps([item.model_dump(mode="json") for item in answer], indent=2))
-
-
-def _report(error: GhostwattError) -> None:
-    console = messages()
-    console.print(Text(f"ghostwatt: {error}"), soft_wrap=True)
-    if isinstance(error, Refused):
-        problems = error.problem.errors
-        # The first problem is the detail already, unless a spec has its own summary.
-        for problem in problems if isinstance(error, BadSpec) else problems[1:]:
-            value = "" if problem.value is None else f" = {problem.value}"
-            console.print(Text(f"  {problem.field}{value}: {problem.message}"), soft_wrap=True)

@@ -17,11 +17,11 @@ from rich.console import Console
 from rich.text import Text
 
 from client.client import GhostwattClient
+from client.comparison_table import ComparisonTable, answer_sentences, is_comparable
 from client.demo_specs import choose_demo
 from client.errors import ExitCode, GhostwattError, NotStarted, ServiceUnreachable
 from client.models import Experiment, Readiness
 from client.progress import ExperimentProgress, Waiting
-from client.rendering import answer_sentences, comparison_table, is_comparable
 from client.service_process import ServiceProcess, free_port, service_environment
 from client.stopping import Stopped, StopRequest, stop_requests
 
@@ -136,7 +136,7 @@ def _answer(
             raise
     comparison = client.comparison(experiment.id)
     console.print()
-    console.print(comparison_table(comparison))
+    console.print(ComparisonTable(comparison))
     console.print()
     if experiment.state != "succeeded":
         why = experiment.message or experiment.reason or "no reason given"

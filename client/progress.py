@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from client.figures import number, quantity
 from client.models import Experiment, Run
-from client.rendering import STATE_STYLES, number, quantity, run_counts
+from client.tables import STATE_STYLES, run_counts
 
 STAGES = {
     "queued": "waiting for its turn",

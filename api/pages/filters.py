@@ -86,11 +86,13 @@ def interval(metric: MetricComparison) -> str:
 
 
 def columns(comparison: ComparisonView) -> list[tuple[str, str]]:
-    """Names and titles of the metrics that some arm has a value in."""
+    """Names and titles of the metrics that some arm has a value in; training as a whole only without a target."""
     known = {
         metric.metric for arm in comparison.arms for metric in arm.metrics if metric.arm_mean is not None
     }
-    return [(name, title) for name, title in COLUMNS if name in known]
+    to_target = bool({"energy_to_target_mj", "seconds_to_target"} & known)
+    left_out = {"energy_training_mj", "training_s"} if to_target else set()
+    return [(name, title) for name, title in COLUMNS if name in known - left_out]
 
 
 def arm_mean(arm: ArmComparison, name: str) -> str:

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from client import demo
-from client.command import reported
+from client.command_support import reported
 from client.consoles import output
 from client.service_process import ServiceProcess
 from phantom_core.spec import load_spec

@@ -4,18 +4,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from client.consoles import PIPE_WIDTH
-from client.models import ArmComparison, Comparison, MetricComparison, Verdict
-from client.rendering import (
+from client.comparison_table import (
     ESTIMATE_LABEL,
+    ComparisonTable,
     answer_sentences,
-    comparison_table,
     interval,
     is_comparable,
-    number,
-    quantity,
     verdict,
 )
+from client.consoles import PIPE_WIDTH
+from client.figures import number, quantity
+from client.models import ArmComparison, Comparison, MetricComparison, Verdict
 
 
 def metric(name: str = "energy_to_target_mj", says: Verdict = "saves", **changes: Any) -> MetricComparison:
@@ -68,9 +67,9 @@ def comparison(
     )
 
 
-def printed(found: Comparison) -> str:
+def printed(found: Comparison, width: int = PIPE_WIDTH) -> str:
     text = io.StringIO()
-    Console(file=text, width=PIPE_WIDTH).print(comparison_table(found))
+    Console(file=text, width=width).print(ComparisonTable(found))
     return text.getvalue()
 
 
@@ -80,7 +79,7 @@ def line_with(word: str, found: Comparison) -> str:
 
 def test_a_ratio_never_stands_without_its_interval_and_verdict() -> None:
     line = line_with("phantom", comparison(("phantom", metric())))
-    for part in ("0.612 [0.580, 0.650]", "saves 38.8 %", "5/5", "6.12", "short_window", "0.00210"):
+    for part in ("0.612 [0.580, 0.650]", "saves 38.8 %", "5/5", "6.12", "0.00210"):
         assert part in line
 
 
@@ -125,9 +124,23 @@ def test_controls_are_marked_and_get_no_sentence() -> None:
     assert sentence.startswith("phantom against tensor, energy to the target loss: saves 38.8 %")
 
 
-def test_a_pipe_gets_whole_lines_whatever_its_width() -> None:
-    text = printed(comparison(("phantom", metric(flags=("a" * 40, "b" * 40)))))
-    assert "a" * 40 + ", " + "b" * 40 in text
+def test_flags_stand_below_the_table_once_if_all_arms_share_them() -> None:
+    assert "phantom: flagged short_window" in printed(comparison(("phantom", metric())))
+    both = printed(comparison(("phantom", metric()), ("gather", metric())))
+    assert both.count("flagged") == 1
+    assert "every arm: flagged short_window" in both
+    differ = printed(comparison(("phantom", metric()), ("gather", metric(flags=("throttled",)))))
+    assert "gather: flagged throttled" in differ
+    assert "flagged" not in printed(comparison(("phantom", metric(flags=()))))
+
+
+def test_on_a_narrow_terminal_nothing_is_cut() -> None:
+    text = printed(comparison(("tensor n=384 weights-matched control", metric())), width=80)
+    assert "0.612 [0.580, 0.650]" in text
+    assert "saves 38.8 %" in text
+    assert "…" not in text
+    assert "6.12" in text
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
 
 
 def test_names_are_text_not_markup() -> None:
