@@ -31,15 +31,20 @@ class DeviceNotFound(MeterError):
 class Instant(NamedTuple):
     """One moment on both clocks. Readings are tuples: making one is a good part of what a window costs."""
 
-    at: datetime
-    """UTC, for people."""
+    unix_s: float
+    """Seconds since 1970, UTC: for people (`at`)."""
     monotonic_s: float
     """The host's monotonic clock, for arithmetic."""
 
     @classmethod
     def now(cls, monotonic: Callable[[], float] = time.monotonic) -> Self:
         """This moment, by a monotonic clock that counts seconds."""
-        return cls(datetime.now(UTC), monotonic())
+        return cls(time.time(), monotonic())
+
+    @property
+    def at(self) -> datetime:
+        """The moment in UTC."""
+        return datetime.fromtimestamp(self.unix_s, UTC)
 
     @classmethod
     def since(cls, monotonic_s: float, monotonic: Callable[[], float] = time.monotonic) -> Self:
@@ -47,7 +52,7 @@ class Instant(NamedTuple):
 
         The UTC time is now's: it is for people, and a call takes milliseconds.
         """
-        return cls(datetime.now(UTC), (monotonic_s + monotonic()) / 2)
+        return cls(time.time(), (monotonic_s + monotonic()) / 2)
 
 
 class EnergyReading(NamedTuple):

@@ -5,9 +5,9 @@ Power comes in three kinds. Field 186 is momentary, field 185 is a mean over abo
 reference). They are told apart by name everywhere.
 """
 
-import importlib
 from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from phantom_core.meters.base import PowerMethod
@@ -50,7 +50,7 @@ class NvmlBoard:
         self.uuid = uuid
         """Full UUID of the board."""
         self._readers: dict[Metric, Callable[[], Answer[Any]]] = {
-            Metric.ENERGY: lambda: self._call("nvmlDeviceGetTotalEnergyConsumption"),
+            Metric.ENERGY: partial(self._call, "nvmlDeviceGetTotalEnergyConsumption"),
             Metric.MODULE_ENERGY: lambda: self._field("NVML_FI_DEV_ENERGY", MODULE_SCOPE),
             Metric.POWER_INSTANT: lambda: self._field("NVML_FI_DEV_POWER_INSTANT", GPU_SCOPE),
             Metric.POWER_AVERAGE: lambda: self._field("NVML_FI_DEV_POWER_AVERAGE", GPU_SCOPE),
@@ -102,15 +102,18 @@ class NvmlBoard:
         if closed is not None:
             return Answer(None, closed, lost=True)
         if self._generation != session.generation:
-            found = session.call("nvmlDeviceGetHandleByUUID", self.uuid)
+            found = session.ask("nvmlDeviceGetHandleByUUID", self.uuid)
             if found.value is None:
                 return Answer(None, f"board {self.uuid}: {found.reason}", lost=True)
             self._handle, self._generation = found.value, session.generation
-        return session.call(function, self._handle, *arguments)
+        binding = session.binding
+        try:
+            return Answer(getattr(binding, function)(self._handle, *arguments))
+        except binding.NVMLError as error:
+            return session.failed(function, error.value)
 
     def _field(self, field: str, scope: int) -> Answer[float]:
-        # The package is loaded by now: a board only exists in an open session.
-        pynvml = importlib.import_module("pynvml")
+        pynvml = self._session.binding
         answer = self._call("nvmlDeviceGetFieldValues", [(getattr(pynvml, field), scope)])
         if answer.value is None:
             return answer

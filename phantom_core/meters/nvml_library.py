@@ -42,8 +42,8 @@ class Answer(NamedTuple, Generic[T]):
 class NvmlSession:
     """NVML opened once by one process.
 
-    `generation` counts how often it was opened: counters read in different generations have no difference,
-    since a driver that was reloaded starts them over.
+    `binding` is the module `pynvml` once it is open. `generation` counts how often it was opened: counters read
+    in different generations have no difference, since a driver that was reloaded starts them over.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -54,7 +54,7 @@ class NvmlSession:
         self._closed = False
         self._last_open_s = -REOPEN_INTERVAL_S
         self._failure: str | None = None
-        self._pynvml: Any = None
+        self.binding: Any = None
         self.generation = 0
 
     def open(self) -> None:
@@ -105,13 +105,11 @@ class NvmlSession:
             The value, or the reason why there is none; never raises for an error that NVML reports.
         """
         closed = self.ready()
-        return Answer(None, closed, lost=True) if closed is not None else self.call(function, *arguments)
-
-    def call(self, function: str, *arguments: Any) -> Answer[Any]:
-        """Calls one function of the binding, as `ask` does, in a session that is known to be ready."""
+        if closed is not None:
+            return Answer(None, closed, lost=True)
         try:
-            return Answer(getattr(self._pynvml, function)(*arguments))
-        except self._pynvml.NVMLError as error:
+            return Answer(getattr(self.binding, function)(*arguments))
+        except self.binding.NVMLError as error:
             return self.failed(function, error.value)
 
     def failed(self, what: str, code: int) -> Answer[Any]:
@@ -121,7 +119,7 @@ class NvmlSession:
             what: The function or field that returned it.
             code: NVML's return code, not NVML_SUCCESS.
         """
-        pynvml = self._pynvml
+        pynvml = self.binding
         if code in (
             pynvml.NVML_ERROR_UNINITIALIZED,
             pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
@@ -157,7 +155,7 @@ class NvmlSession:
     def _initialise(self) -> str | None:
         self._last_open_s = self._monotonic()
         try:
-            pynvml = self._pynvml = importlib.import_module("pynvml")
+            pynvml = self.binding = importlib.import_module("pynvml")
         except ImportError as error:
             self._failure = f"the package nvidia-ml-py can't be imported ({error}); pip install nvidia-ml-py"
             return self._failure
@@ -174,8 +172,8 @@ class NvmlSession:
     def _shut_down(self) -> None:
         self._pid = None
         try:
-            self._pynvml.nvmlShutdown()
-        except self._pynvml.NVMLError:
+            self.binding.nvmlShutdown()
+        except self.binding.NVMLError:
             self._failure = "NVML was gone already when it was closed"
 
 

@@ -4,7 +4,6 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Literal
 
 from phantom_core.flags import Flag
@@ -138,7 +137,7 @@ class NvmlMeter(MeterBase):
             return EnergyReading(instant, None, None, None, reason=self._device.reason, flags=self._flags)
         answer = self._read_counter()
         call_s = monotonic() - before_s
-        instant = Instant(datetime.now(UTC), before_s + call_s / 2)
+        instant = Instant(time.time(), before_s + call_s / 2)
         if answer.value is None:
             self._losses += answer.lost
             return EnergyReading(

@@ -4,7 +4,6 @@ import math
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
@@ -25,7 +24,7 @@ LIMIT_MW = 700_000.0
 
 
 def instant(monotonic_s: float) -> Instant:
-    return Instant(datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=monotonic_s), monotonic_s)
+    return Instant(1.8e9 + monotonic_s, monotonic_s)
 
 
 @dataclass(frozen=True)
