@@ -93,7 +93,8 @@ def _integers(event: Event) -> Iterable[int]:
         case Window() as window:
             yield from (window.index, window.steps, window.samples)
         case Metrics() as metrics:
-            yield from (point.step for point in metrics.points)
+            steps = [point.step for point in metrics.points]
+            yield from (min(steps, default=0), max(steps, default=0))
         case RunStarted() as started:
             yield started.ranks
         case RunFinished() as finished:

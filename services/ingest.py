@@ -5,7 +5,7 @@ and its attempt is the one that counts; else it is kept with a note. Late figure
 and, if the experiment has ended, its comparison be worked out anew. Terminal states never change.
 """
 
-from sqlalchemy import select
+from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from phantom_core.protocol import BoardStates, Event, EventBatch, Metrics, PowerSamples, Window
@@ -20,7 +20,7 @@ from services.tables import Attempt, Experiment, Run
 from services.tables import Event as EventRow
 from services.upserts import insert_new
 from services.views import IngestResult
-from services.window_samples import look, windows_near
+from services.window_samples import look, windows_near, windows_of
 
 Identity = tuple[str, int, str, int]
 """Subject, attempt, source, seq."""
@@ -118,22 +118,31 @@ def _apply(session: Session, experiment: Experiment, new: list[tuple[Event, Subj
 
 
 def _work_out(session: Session, experiment: Experiment, touched: Touched) -> None:
+    """Brings up to date what rests on the batch; of attempts under way nothing does before they end."""
     session.flush()
-    windows = windows_near(session, touched.spans)
-    look(session, experiment, windows)
+    near = windows_near(session, touched.spans)
     attempts = touched.attempts | {
-        (window.run_key, window.attempt) for window in windows if window.run_key is not None
+        (window.run_key, window.attempt) for window in near if window.run_key is not None
     }
-    ended = select(Attempt, Run).join(Run, Run.key == Attempt.run_key).where(Attempt.outcome.is_not(None))
-    if touched.baseline:
-        ended = ended.where(Run.experiment_id == experiment.id)
-    else:
-        ended = ended.where(Run.key.in_({run_key for run_key, _ in attempts}))
-    for attempt, run in session.execute(ended):
-        if not touched.baseline and (attempt.run_key, attempt.attempt) not in attempts:
-            continue
+    if not attempts and not touched.baseline:
+        return
+    ended = [
+        (attempt, run)
+        for attempt, run in session.execute(_ended(experiment, touched, attempts))
+        if touched.baseline or (attempt.run_key, attempt.attempt) in attempts
+    ]
+    new_ends = [attempt for attempt, _ in ended if (attempt.run_key, attempt.attempt) in touched.ends]
+    look(session, experiment, [*near, *windows_of(session, new_ends)])
+    for attempt, run in ended:
         summaries.spent(session, attempt, run)
         if attempt.attempt == run.attempt:
             summaries.summarise(session, experiment, run)
         experiment.compared_at = None
     session.flush()
+
+
+def _ended(experiment: Experiment, touched: Touched, attempts: set[tuple[int, int]]) -> Select[Attempt, Run]:
+    ended = select(Attempt, Run).join(Run, Run.key == Attempt.run_key).where(Attempt.outcome.is_not(None))
+    if touched.baseline:
+        return ended.where(Run.experiment_id == experiment.id)
+    return ended.where(Run.key.in_({run_key for run_key, _ in attempts}))

@@ -123,21 +123,24 @@ def _known_devices(session: Session, experiment: Experiment) -> DeviceKeys:
     return {(host, uuid): key for host, uuid, key in rows}
 
 
-def _metric_rows(metrics: Metrics, event: Event, subject: Subject) -> Iterable[MetricRow]:
+def _metric_rows(metrics: Metrics, event: Event, subject: Subject) -> list[MetricRow]:
     assert subject.run is not None, "metrics of the experiment itself are refused"
-    for point in metrics.points:
-        finite = math.isfinite(point.value)
-        yield (
-            subject.run.key,
+    # Read once and not for each of a thousand points: an attribute of a row costs more than the rest.
+    run_key, attempt, seq, isfinite = subject.run.key, subject.number, event.seq, math.isfinite
+    return [
+        (
+            run_key,
             point.name,
-            subject.number,
+            attempt,
             point.step,
-            event.seq,
-            point.value if finite else None,
-            None if finite else name_of(point.value),
+            seq,
+            value if isfinite(value := point.value) else None,
+            None if isfinite(value) else name_of(value),
             number(point.energy_mj),
             number(point.training_s),
         )
+        for point in metrics.points
+    ]
 
 
 def _window_row(window: Window, event: Event, subject: Subject, device_key: int) -> dict[str, object]:

@@ -68,6 +68,7 @@ def run_finished(session: Session, subject: Subject, event: Event, touched: Touc
     if run is None or attempt is None:
         return
     touched.attempts.add((run.key, subject.number))
+    touched.ends.add((run.key, subject.number))
     if attempt.finish is not None:
         _note(session, event, "this attempt's end was told before; nothing changed")
         return

@@ -37,6 +37,8 @@ class Touched:
 
     attempts: set[tuple[int, int]] = field(default_factory=set)
     """(run key, attempt) of which windows or the end came."""
+    ends: set[tuple[int, int]] = field(default_factory=set)
+    """Those among them of which the end came."""
     spans: list[Span] = field(default_factory=list)
     """Where on which device windows, samples or states came."""
     baseline: bool = False

@@ -1,7 +1,7 @@
 """What samplers saw while a window lasted: integral of power, gaps, throttling, company on the board.
 
-It is worked out for each window on its own, when the window or a sample in or around it arrives, so that a
-late block costs one window and never a whole run.
+It is worked out when an attempt ends, and after that for each window alone, when a late sample in or around it
+arrives, so that neither a long run nor a late block costs more than it brings.
 """
 
 from collections import Counter
@@ -20,7 +20,15 @@ from phantom_core.meters.company import state_flags
 from phantom_core.meters.integration import integrate_power
 from phantom_core.protocol import BoardState
 from services.power_blocks import joined, unpack
-from services.tables import BoardStateBlock, Device, Experiment, ExperimentAttempt, PowerSample, Window
+from services.tables import (
+    Attempt,
+    BoardStateBlock,
+    Device,
+    Experiment,
+    ExperimentAttempt,
+    PowerSample,
+    Window,
+)
 
 MARGIN_S = 5.0
 """Seconds around a window in which samples still matter: the edges are interpolated between two."""
@@ -46,19 +54,33 @@ class Span:
 
 
 def windows_near(session: Session, spans: Iterable[Span]) -> list[Window]:
-    """The windows that the spans lie in or near, each once."""
+    """The windows of ended attempts that the spans lie in or near, each once."""
     found: dict[int, Window] = {}
     for span in _merged(spans):
         near = session.scalars(
-            select(Window).where(
+            select(Window)
+            .join(Attempt, (Attempt.run_key == Window.run_key) & (Attempt.attempt == Window.attempt))
+            .where(
                 Window.device_key == span.device_key,
                 Window.experiment_attempt == span.experiment_attempt,
                 Window.started_monotonic_s <= span.end_s + MARGIN_S,
                 Window.started_monotonic_s + Window.duration_s >= span.start_s - MARGIN_S,
+                Attempt.outcome.is_not(None),
             )
         )
         found.update((window.key, window) for window in near)
     return [found[key] for key in sorted(found)]
+
+
+def windows_of(session: Session, attempts: Iterable[Attempt]) -> list[Window]:
+    """All windows of some attempts."""
+    return [
+        window
+        for attempt in attempts
+        for window in session.scalars(
+            select(Window).where(Window.run_key == attempt.run_key, Window.attempt == attempt.attempt)
+        )
+    ]
 
 
 def look(session: Session, experiment: Experiment, windows: Sequence[Window]) -> None:
@@ -74,9 +96,10 @@ def look(session: Session, experiment: Experiment, windows: Sequence[Window]) ->
     rate_hz = float(experiment.spec["measurement"]["sample_rate_hz"])
     ranks = _ranks_by_device(session, experiment)
     spans = _merged(_span(window) for window in windows)
+    by_key = {window.key: window for window in windows}
     for span in spans:
         seen = _Seen.in_span(session, span)
-        for window in windows:
+        for window in by_key.values():
             if span.covers(_span(window)):
                 # Ranks don't tell their process ids, which mean nothing outside a container anyway. Ids that
                 # no process has make `board_shared` compare how many processes there are and should be.
