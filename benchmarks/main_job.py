@@ -26,6 +26,8 @@ from benchmarks.record import record
 from client.demo_specs import gpu_demo
 
 SPECS = Path(__file__).parent / "specs"
+LEFT_OUT = {"id", "experiment_id", "is_terminal", "seed"}
+"""Of a run's fields, those that say nothing after the service is gone."""
 ENDED = {"succeeded", "failed", "cancelled", "lost"}
 
 
@@ -64,25 +66,6 @@ def run(url: str, spec: Mapping[str, Any]) -> dict[str, Any]:
                     f"  {arm['arm']:32} {metric['metric']:22} {metric['sentence']} {metric['flags']}",
                     flush=True,
                 )
-    keys = (
-        "arm",
-        "round",
-        "state",
-        "reason",
-        "steps",
-        "seconds_per_step",
-        "energy_per_step_mj",
-        "energy_training_mj",
-    )
-    keys += (
-        "energy_integral_mj",
-        "energy_net_mj",
-        "energy_to_target_mj",
-        "final_evaluation_loss",
-        "method",
-        "flags",
-    )
-    keys += ("step_mode", "step_mode_reason", "parameters", "peak_memory_bytes")
     return {
         "state": experiment["state"],
         "message": experiment["message"],
@@ -90,7 +73,7 @@ def run(url: str, spec: Mapping[str, Any]) -> dict[str, Any]:
         "devices": experiment["devices"],
         "environment": experiment["environment"],
         "comparison": comparison,
-        "runs": [{key: run.get(key) for key in keys} for run in runs],
+        "runs": [{key: run[key] for key in run if key not in LEFT_OUT} for run in runs],
     }
 
 
@@ -148,16 +131,18 @@ def serving(folder: Path) -> Iterator[str]:
             [sys.executable, "-m", "api", "serve"], env=environment, stdout=output, stderr=output
         )
     try:
-        wait_until_ready(url, log)
+        wait_until_ready(url, log, process)
         yield url
     finally:
         process.terminate()
         process.wait(timeout=60)
 
 
-def wait_until_ready(url: str, log: Path) -> None:
+def wait_until_ready(url: str, log: Path, process: subprocess.Popen[bytes]) -> None:
     """Waits until experiments can run."""
     for _ in range(360):
+        if process.poll() is not None:
+            break
         try:
             if all(check["ok"] for check in get(url, "/readyz")["checks"]):
                 return

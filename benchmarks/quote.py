@@ -49,7 +49,9 @@ def quoted(text: str) -> str:
 
 def origin(result: dict[str, Any]) -> str:
     """Where the figures of a result come from, in one line."""
-    card = f"{result['cards']} x {result['card']}, driver {result['driver']}" if "card" in result else "no GPU"
+    card = (
+        f"{result['cards']} x {result['card']}, driver {result['driver']}" if "card" in result else "no GPU"
+    )
     return f"{card}, torch {result['torch']}, {result['date'][:10]}, `{result['command']}`"
 
 

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 import phantom_core.training.steps as steps_module
+from phantom_core.collectives import Communicator
 from phantom_core.ffn import FFN, build_ffn
 from phantom_core.plan import PlannedArm
 from phantom_core.spec import (
@@ -53,7 +54,7 @@ def arms(p: int) -> list[Arm]:
         return [DenseArm(name="dense")]
     return [
         TensorArm(name="gather", world_size=p, form="gather"),
-        TensorArm(name="column/row", world_size=p),
+        TensorArm(name="column_row", world_size=p),
         PhantomArm(name="phantom", world_size=p, ghosts=16),
         BlockDiagonalArm(name="block-diagonal", world_size=p),
         LowRankArm(name="low-rank", world_size=p, rank=32),
@@ -81,8 +82,8 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 
 @contextmanager
-def gpu_ranks() -> Iterator[tuple[dist.ProcessGroup, torch.device]]:
-    """This rank's GPU and an NCCL group beside the default gloo group."""
+def gpu_ranks() -> Iterator[tuple[Communicator, torch.device]]:
+    """This rank's GPU and one communicator for all arms, over NCCL beside the default gloo group."""
     os.environ["NCCL_NVLS_ENABLE"] = "0"
     device = torch.device("cuda", dist.get_rank())
     torch.cuda.set_device(device)
@@ -90,7 +91,7 @@ def gpu_ranks() -> Iterator[tuple[dist.ProcessGroup, torch.device]]:
     group = dist.new_group(backend="nccl")
     assert isinstance(group, dist.ProcessGroup)
     try:
-        yield group, device
+        yield Communicator(group), device
     finally:
         dist.destroy_process_group(group)
 
@@ -238,7 +239,8 @@ def test_a_failed_capture_leaves_all_ranks_training_eagerly_and_the_next_arm_a_g
             assert run.evaluations == eager.evaluations
         assert later.mode == "graph"
         assert later.losses == eager.losses
-        assert len(set(memory)) == 1
+        # What a failed capture holds is given back by the next arm at the latest: nothing piles up.
+        assert memory[-1] == memory[1], memory
 
 
 def resume(p: int) -> tuple[list[float], list[float]]:
