@@ -106,16 +106,20 @@ class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}  # type: ignore[misc]
     yaml_constructors: ClassVar[dict[str | None, Any]] = {}
 
-    def construct_number(self, node: yaml.ScalarNode) -> int | float:
-        """An integer, or a number with a point, an exponent, or no end."""
+    def construct_int(self, node: yaml.ScalarNode) -> int:
+        """Decimal digits."""
         text = str(self.construct_scalar(node))
-        try:
-            if re.fullmatch(_INTEGER, text):
-                return _integer(text)
-            # Python writes infinity and NaN without the point.
-            return float(text.replace(".", "") if re.fullmatch(_NOT_FINITE, text) else text)
-        except ValueError as error:
-            raise DocumentError(f"as YAML: line {_line(node)}: {error}") from error
+        if not re.fullmatch(_INTEGER, text):
+            raise DocumentError(f"as YAML: line {_line(node)}: {text[:40]!r} is no integer")
+        return _integer(text)
+
+    def construct_float(self, node: yaml.ScalarNode) -> float:
+        """A number with a point, an exponent, or no end."""
+        text = str(self.construct_scalar(node))
+        if not re.fullmatch(_FLOAT, text):
+            raise DocumentError(f"as YAML: line {_line(node)}: {text[:40]!r} is no number")
+        # Python writes infinity and NaN without the point.
+        return float(text.replace(".", "") if re.fullmatch(_NOT_FINITE, text) else text)
 
     def construct_unknown(self, node: yaml.Node) -> Any:
         """Nothing: other types have no place in a document of text and numbers."""
@@ -145,8 +149,8 @@ for _name, _pattern, _first in (
 for _name, _constructor in (
     ("null", _Loader.construct_yaml_null),
     ("bool", _Loader.construct_bool),
-    ("int", _Loader.construct_number),
-    ("float", _Loader.construct_number),
+    ("int", _Loader.construct_int),
+    ("float", _Loader.construct_float),
     ("str", _Loader.construct_yaml_str),
     ("seq", _Loader.construct_yaml_seq),
     ("map", _Loader.construct_yaml_map),
