@@ -10,7 +10,7 @@ from urllib.parse import quote
 import httpx
 from pydantic import ValidationError
 
-from client.errors import ServiceFailed, TimedOut
+from client.errors import ServiceFailed, ServiceUnreachable, TimedOut
 from client.http import ANSWER_S, Http
 from client.models import (
     Answer,
@@ -30,6 +30,9 @@ from phantom_core.spec import ExperimentSpec, parse_document
 
 DEFAULT_URL = "http://127.0.0.1:8411"
 """Where `ghostwatt serve` listens by default."""
+
+PATIENCE_S = 60.0
+"""Seconds for which `wait` takes silence for a restart."""
 
 Model = TypeVar("Model", bound=Answer)
 Spec = ExperimentSpec | Mapping[str, Any] | str
@@ -191,6 +194,7 @@ class GhostwattClient:
         *,
         timeout_s: float | None = None,
         poll_s: float = 1.0,
+        patience_s: float = PATIENCE_S,
         on_change: Callable[[Experiment], None] | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> ExperimentDetail:
@@ -200,23 +204,30 @@ class GhostwattClient:
             experiment_id: The experiment.
             timeout_s: Longest wait in seconds; None waits for ever.
             poll_s: Seconds between two looks.
+            patience_s: Seconds for which a service that does not answer is asked again: it may be restarting.
             on_change: Called with every look.
             sleep: Waits between two looks; may raise to give up.
 
         Raises:
             TimedOut: It hadn't ended in time; it goes on.
+            ServiceUnreachable: The service did not answer for longer than `patience_s`.
         """
         end = None if timeout_s is None else time.monotonic() + timeout_s
+        last_answer_s, state = time.monotonic(), "not seen"
         while True:
-            experiment = self.experiment(experiment_id)
-            if on_change is not None:
-                on_change(experiment)
-            if experiment.is_terminal:
-                return experiment
+            try:
+                experiment = self.experiment(experiment_id)
+            except (ServiceUnreachable, ServiceFailed):
+                if time.monotonic() - last_answer_s >= patience_s:
+                    raise
+            else:
+                last_answer_s, state = time.monotonic(), experiment.state
+                if on_change is not None:
+                    on_change(experiment)
+                if experiment.is_terminal:
+                    return experiment
             if end is not None and time.monotonic() >= end:
-                raise TimedOut(
-                    f"{experiment_id} was still {experiment.state} after {timeout_s:g} s; it goes on"
-                )
+                raise TimedOut(f"{experiment_id} was still {state} after {timeout_s:g} s; it goes on")
             sleep(poll_s)
 
 

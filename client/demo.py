@@ -20,7 +20,7 @@ from client.client import GhostwattClient
 from client.comparison_table import ComparisonTable, answer_sentences, is_comparable
 from client.demo_specs import choose_demo
 from client.errors import ExitCode, GhostwattError, NotStarted, ServiceUnreachable
-from client.models import Experiment, Readiness
+from client.models import Readiness
 from client.progress import ExperimentProgress, Waiting
 from client.service_process import ServiceProcess, free_port, service_environment
 from client.stopping import Stopped, StopRequest, stop_requests
@@ -125,12 +125,12 @@ def _answer(
         waiting.note(Text(f"submitted {submitted.id}"))
         progress = ExperimentProgress(waiting, client.runs)
 
-        def look(experiment: Experiment) -> None:
+        def pause(seconds: float) -> None:
             _check_alive(service)
-            progress.update(experiment)
+            stop.sleep(seconds)
 
         try:
-            experiment = client.wait(submitted.id, poll_s=POLL_S, on_change=look, sleep=stop.sleep)
+            experiment = client.wait(submitted.id, poll_s=POLL_S, on_change=progress.update, sleep=pause)
         except Stopped:
             _leave_cancelled(client, submitted.id)
             raise

@@ -67,7 +67,7 @@ class Service:
 def running(
     settings: Settings, background: FakeBackground, limiter: RateLimiter | None = None
 ) -> Iterator[Service]:
-    listener = socket.socket()
+    listener = socket.socket(proto=socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     config = uvicorn.Config(

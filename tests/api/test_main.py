@@ -15,7 +15,8 @@ from pathlib import Path
 import httpx
 from typer.testing import CliRunner, Result
 
-from api.__main__ import commands
+from api.__main__ import commands, listening_socket
+from services.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 MODULE = "tests.api.simulated_service"
@@ -92,6 +93,12 @@ def test_a_taken_port_is_said_before_anything_is_started(tmp_path: Path) -> None
     assert done.exit_code == 3
     assert f"port {port}" in done.stderr
     assert not (tmp_path / "data").exists()
+
+
+def test_answers_are_not_held_back_by_nagles_algorithm(tmp_path: Path) -> None:
+    with listening_socket(Settings(data_dir=tmp_path, port=0)) as listener:
+        # What asyncio looks at before it sets TCP_NODELAY on accepted connections.
+        assert listener.proto == socket.IPPROTO_TCP
 
 
 def test_settings_that_can_not_be_used_are_a_usage_error(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -204,3 +207,33 @@ def test_a_service_that_is_not_there_is_3(service: Service, monkeypatch: pytest.
 def test_an_unknown_command_is_a_usage_error(service: Service) -> None:
     assert ghostwatt(service, "dance").exit_code == 2
     assert ghostwatt(service, "watch").exit_code == 2
+
+
+def test_ctrl_c_leaves_a_watched_experiment_running(service: Service) -> None:
+    identifier = service.submit()
+    with subprocess.Popen(
+        [sys.executable, "-m", "client", "watch", identifier, "--url", service.url],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        while "queued" not in process.stderr.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert f"ghostwatt watch {identifier}" in stderr
+    assert "Traceback" not in stderr
+    assert service.http.get(f"/v1/experiments/{identifier}").json()["cancel_requested_at"] is None
+
+
+def test_a_reader_who_has_seen_enough_is_no_error(service: Service) -> None:
+    for number in range(3):
+        service.submit(name=f"long list {number}")
+    command = (
+        f"{sys.executable} -m client list --json --url {service.url} | head -c 1; echo ${{PIPESTATUS[0]}}"
+    )
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[0"
+    assert "Traceback" not in done.stderr

@@ -5,7 +5,16 @@ import httpx
 import pytest
 
 from client.client import GhostwattClient
-from client.errors import BadSpec, ExitCode, GhostwattError, Refused, ServiceFailed, ServiceUnreachable
+from client.errors import (
+    BadSpec,
+    ExitCode,
+    GhostwattError,
+    Refused,
+    ServiceFailed,
+    ServiceUnreachable,
+    TimedOut,
+)
+from client.models import ExperimentDetail
 
 Handler = Callable[[httpx.Request], httpx.Response]
 
@@ -166,3 +175,51 @@ def test_nan_in_a_spec_is_left_to_the_service_to_refuse_by_name() -> None:
 
     client(answer).submit("training: {learning_rate: .nan}")
     assert b"NaN" in bodies[0]
+
+
+def experiment(state: str) -> httpx.Response:
+    timings = dict.fromkeys(["queued_s", "cluster_s", "start_up_s", "set_up_s", "running_s"])
+    document: dict[str, object] = {
+        **dict.fromkeys(name for name in ExperimentDetail.model_fields),
+        "id": "exp-1",
+        "name": "x",
+        "description": "",
+        "tags": {},
+        "state": state,
+        "is_terminal": state == "succeeded",
+        "attempt": 1,
+        "baseline": "tensor",
+        "arms": [],
+        "rounds": 1,
+        "runs": {},
+        "timings": {**timings, "total_s": 1.0},
+        "submitted_at": "2026-01-01T00:00:00Z",
+        "devices": [],
+        "spec": {},
+    }
+    return httpx.Response(200, json=document)
+
+
+def test_waiting_outlasts_a_service_that_restarts() -> None:
+    answers = [experiment("running"), problem(502, "x"), httpx.Response(502), experiment("succeeded")]
+    seen: list[str] = []
+    found = client(lambda request: answers.pop(0)).wait(
+        "exp-1", poll_s=0, on_change=lambda experiment: seen.append(experiment.state)
+    )
+    assert found.state == "succeeded"
+    assert seen == ["running", "succeeded"]
+
+
+def test_waiting_does_not_outlast_a_service_that_is_gone() -> None:
+    with pytest.raises(ServiceFailed):
+        client(lambda request: problem(500, "internal-error")).wait("exp-1", poll_s=0, patience_s=0)
+
+
+def test_waiting_ends_in_time_even_if_the_service_is_silent() -> None:
+    with pytest.raises(TimedOut, match="not seen"):
+        client(lambda request: problem(500, "internal-error")).wait("exp-1", poll_s=0, timeout_s=0)
+
+
+def test_waiting_for_what_does_not_exist_is_refused_at_once() -> None:
+    with pytest.raises(Refused):
+        client(lambda request: problem(404)).wait("exp-1", poll_s=0)
