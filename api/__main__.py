@@ -63,6 +63,8 @@ def serve(
     """Serves until ctrl-c or SIGTERM, then ends everything that it started."""
     settings = read_settings()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for chatty in ("httpx", "alembic"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     with listening_socket(settings) as listener:
         # Bound before anything starts: a taken port must not cost a Ray head, and port 0 is known now.
         port = int(listener.getsockname()[1])

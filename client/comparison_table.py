@@ -151,12 +151,11 @@ def method_label(comparison: Comparison) -> str:
 
 
 def answer_sentences(comparison: Comparison) -> list[str]:
-    """One sentence per arm of the user's own that has a verdict; the controls are in the table."""
+    """One sentence per arm of the user's own that has a verdict: the service's, which labels estimates."""
     own = [arm for arm in comparison.arms if not arm.control_of] or list(comparison.arms)
-    label = f" [{ESTIMATE_LABEL}]" if comparison.estimated else ""
     what = METRIC_WORDS.get(comparison.primary_metric, comparison.primary_metric)
     sentences = [
-        f"{arm.arm} against {comparison.baseline}, {what}: {arm.primary.sentence}{label}"
+        f"{arm.arm} against {comparison.baseline}, {what}: {arm.primary.sentence}"
         for arm in own
         if arm.primary.verdict != "not_comparable"
     ]

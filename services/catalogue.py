@@ -8,6 +8,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session, load_only
 
+from phantom_core.flags import Flag
 from services import cursors
 from services.database import Database, now
 from services.errors import NotFound
@@ -25,6 +26,10 @@ from services.views import (
 )
 
 
+Searched = Annotated[str, Field(max_length=200, pattern=r"^[^\x00]*$")]
+"""Text to look for; PostgreSQL has no NUL."""
+
+
 class ExperimentFilter(BaseModel):
     """What to list; None and empty leave a condition out, and all that are given must hold."""
 
@@ -32,11 +37,11 @@ class ExperimentFilter(BaseModel):
 
     states: tuple[ExperimentState, ...] = ()
     """Any of these states."""
-    name_contains: Annotated[str, Field(max_length=80)] | None = None
+    name_contains: Searched | None = None
     """Part of the name, in any case."""
-    tags: dict[str, str] = Field(default_factory=dict, max_length=32)
+    tags: dict[Searched, Searched] = Field(default_factory=dict, max_length=32)
     """All of these tags, with these values."""
-    strategy: Annotated[str, Field(max_length=32)] | None = None
+    strategy: Searched | None = None
     """Some arm has this strategy."""
     submitted_after: AwareDatetime | None = None
     """Accepted at or after this."""
@@ -278,6 +283,7 @@ def _verdicts(session: Session, identifiers: Sequence[str]) -> dict[str, list[Ve
                 ratio=comparison.ratio,
                 ratio_low=comparison.ratio_low,
                 ratio_high=comparison.ratio_high,
+                estimated=Flag.ESTIMATED in comparison.flags,
             )
         )
     return grouped

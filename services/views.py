@@ -75,6 +75,8 @@ class VerdictView(View):
     """Lower end of the 95 % interval."""
     ratio_high: float | None
     """Upper end of the 95 % interval."""
+    estimated: bool
+    """Whether it rests on estimates, which must be said wherever it is shown."""
 
 
 class DeviceView(View):

@@ -3,9 +3,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from phantom_core.protocol import Window
 from services.settings import Settings
 from tests.api.serving import FakeBackground, Service, running
-from tests.services.simulated_job import Figures, ran
+from tests.services.simulated_job import Figures, begun, deliver, ran
+
+FIGURES = {"phantom": Figures(power_mw=50_000.0)}
 
 
 @pytest.fixture(scope="module")
@@ -104,3 +107,23 @@ def test_the_page_shows_the_answer_with_interval_and_verdict(service: Service, e
     assert "[0.5" in text
     assert "nvml.counter" in text
     assert "saves 50.0 %" in service.http.get("/").text
+
+
+def test_an_estimate_is_labelled_wherever_it_is_shown(service: Service) -> None:
+    estimate = {"method": "estimate", "scope": "process", "flags": ("estimated",)}
+    _, _, job = begun(service.database)
+    events = [
+        event.model_copy(update={"payload": event.payload.model_copy(update=estimate)})
+        if isinstance(event.payload, Window)
+        else event
+        for event in job.everything(FIGURES)
+    ]
+    deliver(service.database, job, events)
+    identifier = job.assignment.experiment_id
+    answer = service.http.get(f"/v1/experiments/{identifier}/comparison").json()
+    assert answer["estimated"]
+    assert "estimated" in answer["arms"][0]["primary"]["sentence"]
+    [listed] = service.http.get("/v1/experiments", params={"limit": 1}).json()["items"]
+    assert (listed["id"], listed["verdicts"][0]["estimated"]) == (identifier, True)
+    assert "estimate, not a measurement" in service.http.get(f"/experiments/{identifier}").text
+    assert "saves 50.0 % (estimate)" in service.http.get("/").text
