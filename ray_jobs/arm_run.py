@@ -216,9 +216,12 @@ class ArmRun:
         self._emit_once(Metrics(points=points))
 
     def _hold_steady(self) -> None:
-        """Adds steps in a window of their own where training was too short to tell joules per step."""
+        """Adds steps in a window of their own where training can't tell joules per step.
+
+        That is so where it was too short altogether, or cut by evaluations into windows too short for the meter.
+        """
         state, minimum_s = self._state, self._measurement.minimum_window_s
-        if state.training_s >= minimum_s or state.step == 0:
+        if state.step == 0 or (state.training_s >= minimum_s and state.energy_mj is not None):
             return
         steps = math.ceil(STEADY_MARGIN * minimum_s * state.step / max(state.training_s, 1e-6))
         with self._clock.window("steady") as window:
