@@ -3,22 +3,49 @@
 import copy
 import json
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
+from hypothesis import settings as examples
 from hypothesis import strategies as st
+from sqlalchemy import URL, create_engine, text
 
 from api.examples import SPEC
 from phantom_core.protocol import Assignment
 from services import leases
-from tests.api.serving import Service
+from services.settings import Settings
+from tests.api.serving import FakeBackground, Service, running
 from tests.services.simulated_job import SimulatedJob
 
-MODEST = settings(max_examples=int(os.environ.get("HOSTILE_EXAMPLES", "60")), deadline=None)
+MODEST = examples(max_examples=int(os.environ.get("HOSTILE_EXAMPLES", "40")), deadline=None)
 """Examples per test; raise HOSTILE_EXAMPLES for a long hunt."""
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """On both databases: each stumbles over other things, SQLite over huge integers, PostgreSQL over NUL."""
+    folder = tmp_path_factory.mktemp("hostile")
+    if request.param == "sqlite":
+        with running(Settings(data_dir=folder), FakeBackground()) as found:
+            yield found
+        return
+    server: URL = request.getfixturevalue("postgresql_server")
+    administrator = create_engine(server, isolation_level="AUTOCOMMIT")
+    with administrator.connect() as connection:
+        connection.execute(text("CREATE DATABASE ghostwatt_hostile"))
+    url = server.set(database="ghostwatt_hostile").render_as_string(hide_password=False)
+    try:
+        with running(Settings(data_dir=folder, database_url=url), FakeBackground()) as found:
+            yield found
+    finally:
+        with administrator.connect() as connection:
+            connection.execute(text("DROP DATABASE ghostwatt_hostile WITH (FORCE)"))
+        administrator.dispose()
+
 
 numbers = st.one_of(
     st.integers(),
@@ -108,7 +135,7 @@ def test_specs_that_are_nearly_right(service: Service, document: Any) -> None:
     post(service, "/v1/experiments:validate", json.dumps(document).encode())
 
 
-@settings(MODEST, max_examples=40)
+@examples(MODEST, max_examples=40)
 @given(document=mutated(SPEC))
 def test_submissions_that_are_nearly_right(service: Service, document: Any) -> None:
     if isinstance(document.get("measurement"), dict):
@@ -203,7 +230,7 @@ def job(service: Service) -> tuple[str, Any]:
     return token, json.loads(simulated.batch(events).model_dump_json())
 
 
-@settings(MODEST, max_examples=2 * MODEST.max_examples)
+@examples(MODEST, max_examples=2 * MODEST.max_examples)
 @given(data=st.data())
 def test_events_that_are_nearly_right(service: Service, job: tuple[str, Any], data: st.DataObject) -> None:
     token, batch = job
