@@ -6,25 +6,35 @@ from typing import Annotated, Any
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from sqlalchemy import Select, func, select
-from sqlalchemy.orm import Session, load_only
+from sqlalchemy.orm import Session, load_only, undefer
 
 from phantom_core.flags import Flag
 from services import cursors
 from services.database import Database, now
 from services.errors import NotFound
 from services.states import ExperimentState
-from services.tables import Arm, Comparison, Device, Experiment, ExperimentTag, Run
+from services.tables import (
+    Arm,
+    Base,
+    Comparison,
+    Device,
+    Experiment,
+    ExperimentAttempt,
+    ExperimentTag,
+    Run,
+)
 from services.views import (
     ArmDetail,
     ArmView,
     DeviceView,
     ExperimentDetail,
     ExperimentView,
+    JobAttemptView,
     Page,
     TimingsView,
     VerdictView,
+    View,
 )
-
 
 Searched = Annotated[str, Field(max_length=200, pattern=r"^[^\x00]*$")]
 """Text to look for; PostgreSQL has no NUL."""
@@ -56,7 +66,7 @@ def get(db: Database, experiment_id: str) -> ExperimentDetail:
         NotFound: There is none of that id.
     """
     with db.read() as session:
-        experiment = session.get(Experiment, experiment_id)
+        experiment = session.get(Experiment, experiment_id, options=[undefer(Experiment.spec)])
         if experiment is None:
             raise NotFound("experiment", experiment_id)
         arms = session.scalars(
@@ -64,11 +74,12 @@ def get(db: Database, experiment_id: str) -> ExperimentDetail:
         ).all()
         devices = session.scalars(
             select(Device).where(Device.experiment_id == experiment_id).order_by(Device.host, Device.uuid)
-        ).all()
-        details = [
-            ArmDetail(**_arm_fields(arm, experiment.baseline), settings=arm.settings, cost=arm.cost)
-            for arm in arms
-        ]
+        )
+        attempts = session.scalars(
+            select(ExperimentAttempt)
+            .where(ExperimentAttempt.experiment_id == experiment_id)
+            .order_by(ExperimentAttempt.attempt)
+        )
         common = _common(
             experiment,
             _run_counts(session, [experiment_id]).get(experiment_id, {}),
@@ -77,8 +88,12 @@ def get(db: Database, experiment_id: str) -> ExperimentDetail:
         )
         return ExperimentDetail(
             **common,
-            arms=tuple(details),
-            devices=tuple(_device(device) for device in devices),
+            arms=tuple(
+                ArmDetail(**_arm_fields(arm, experiment.baseline), settings=arm.settings, cost=arm.cost)
+                for arm in arms
+            ),
+            devices=tuple(DeviceView(**_copied(device, DeviceView)) for device in devices),
+            attempts=tuple(JobAttemptView(**_copied(attempt, JobAttemptView)) for attempt in attempts),
             spec=experiment.spec,
         )
 
@@ -156,35 +171,9 @@ def _common(
     experiment: Experiment, counts: dict[str, int], verdicts: Sequence[VerdictView], moment: datetime
 ) -> dict[str, Any]:
     """Fields that lists and single answers share."""
-    copied = [
-        "id",
-        "name",
-        "state",
-        "reason",
-        "message",
-        "progress",
-        "priority",
-        "attempt",
-        "version",
-        "baseline",
-        "ray_job_id",
-        "ray_dashboard_url",
-        "environment",
-        "cancel_requested_at",
-        "delete_requested_at",
-        "submitted_at",
-        "leased_at",
-        "starting_at",
-        "running_at",
-        "first_run_at",
-        "finished_at",
-        "last_event_at",
-    ]
+    copied = ExperimentView.model_fields.keys() - {"arms", "is_terminal", "runs", "verdicts", "timings"}
     return {
         **{name: getattr(experiment, name) for name in copied},
-        "description": experiment.spec["description"],
-        "tags": experiment.spec["tags"],
-        "rounds": experiment.spec["measurement"]["rounds"],
         "is_terminal": ExperimentState(experiment.state).is_terminal,
         "runs": counts,
         "verdicts": tuple(verdicts),
@@ -231,8 +220,8 @@ def _arm_fields(arm: Arm, baseline: str) -> dict[str, Any]:
     }
 
 
-def _device(device: Device) -> DeviceView:
-    return DeviceView(**{name: getattr(device, name) for name in DeviceView.model_fields})
+def _copied(row: Base, view: type[View]) -> dict[str, Any]:
+    return {name: getattr(row, name) for name in view.model_fields}
 
 
 def _arms(session: Session, identifiers: Sequence[str]) -> dict[str, list[Arm]]:

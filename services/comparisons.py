@@ -102,18 +102,17 @@ def _compute(session: Session, experiment: Experiment, baseline: str) -> Compari
     sides = {arm.name: ArmRuns.of(arm, runs, devices) for arm in arms}
     primary = primary_metric(experiment.spec["training"]["stop"]["kind"])
     seed = derived_seed(experiment.spec["measurement"]["seed"], "bootstrap")
-    rounds = int(experiment.spec["measurement"]["rounds"])
     return ComparisonView(
         experiment_id=experiment.id,
         experiment_state=experiment.state,
         baseline=baseline,
         primary_metric=primary,
-        rounds_planned=rounds,
+        rounds_planned=experiment.rounds,
         method=_common([run.method for run in runs]),
         scope=_common([run.scope for run in runs]),
         estimated=any(Flag.ESTIMATED in (run.flags or ()) for run in runs),
         arms=tuple(
-            compare_arm(sides[arm.name], sides[baseline], primary, rounds, seed)
+            compare_arm(sides[arm.name], sides[baseline], primary, experiment.rounds, seed)
             for arm in arms
             if arm.name != baseline
         ),

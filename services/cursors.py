@@ -45,7 +45,7 @@ def decode(question: Mapping[str, Any], cursor: str, kinds: tuple[type, ...]) ->
             "cursor belongs to another question; filters and order must stay the same while paging"
         )
     fits = isinstance(after, list) and len(after) == len(kinds)
-    if not fits or not all(type(part) is kind for part, kind in zip(after, kinds, strict=True)):
+    if not fits or not all(_is(part, kind) for part, kind in zip(after, kinds, strict=True)):
         raise QueryError("cursor is not one that this service made; leave it out to begin again")
     return list(after)
 
@@ -59,6 +59,15 @@ def check_limit(limit: int) -> int:
     if not 1 <= limit <= MAX_LIMIT:
         raise QueryError(f"limit = {limit}; it must lie between 1 and {MAX_LIMIT}")
     return limit
+
+
+def _is(part: object, kind: type) -> bool:
+    """Whether part of a sort key is of its kind, and such that every database takes it as a parameter."""
+    if type(part) is not kind:
+        return False
+    if isinstance(part, int):
+        return abs(part) < 2**31
+    return not isinstance(part, str) or (part.isascii() and part.isprintable() and len(part) <= 255)
 
 
 def _digest(question: Mapping[str, Any]) -> str:

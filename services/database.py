@@ -7,7 +7,7 @@ decide on.
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -80,7 +80,7 @@ class Database:
             else self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         )
         # SQLite's own busy handler sleeps and retries, so writers of one process would starve each other.
-        self._turn = threading.Lock() if self.is_sqlite else nullcontext()
+        self._turn = threading.Lock() if self.is_sqlite else None
 
     @property
     def name(self) -> str:
@@ -104,9 +104,21 @@ class Database:
         Raises:
             DatabaseUnavailable: The database can't be reached, or stayed locked for `BUSY_TIMEOUT_S`.
         """
-        with _translated(), self._turn, Session(self._writes, expire_on_commit=False) as session:
+        with _translated(), self._in_turn(), Session(self._writes, expire_on_commit=False) as session:
             yield session
             session.commit()
+
+    @contextmanager
+    def _in_turn(self) -> Iterator[None]:
+        if self._turn is None:
+            yield
+            return
+        if not self._turn.acquire(timeout=BUSY_TIMEOUT_S):
+            raise DatabaseUnavailable(f"{self.name} has been busy for {BUSY_TIMEOUT_S:g} s; try again")
+        try:
+            yield
+        finally:
+            self._turn.release()
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
@@ -194,6 +206,8 @@ def _sqlite_file(url: URL) -> Path:
 def _sqlite_engine(url: URL) -> Engine:
     file = _sqlite_file(url)
     file.parent.mkdir(parents=True, exist_ok=True)
+    # It holds specs, results and hashes of keys: its owner's business. SQLite gives its log the same mode.
+    file.touch(mode=0o600)
     engine = create_engine(url.set(database=str(file)), connect_args={"timeout": BUSY_TIMEOUT_S})
 
     @event.listens_for(engine, "connect")

@@ -13,6 +13,12 @@ from services.tables import Experiment, Run
 INGEST_GRACE_S = 3_600.0
 """Seconds after an experiment's end during which its job may still deliver late events."""
 
+_ON_THE_WAY = {
+    ExperimentState.QUEUED: ExperimentState.LEASED,
+    ExperimentState.LEASED: ExperimentState.RUNNING,
+    ExperimentState.STARTING: ExperimentState.RUNNING,
+}
+
 
 def end_experiment(
     session: Session,
@@ -42,10 +48,11 @@ def end_experiment(
     if state is ExperimentState.SUCCEEDED and not _any_succeeded(session, experiment.id):
         state, reason = ExperimentState.FAILED, Reason.ALL_RUNS_FAILED
         message = "no run succeeded; each run says why"
-    if state not in EXPERIMENT_TRANSITIONS[before]:
-        # A job can end well before anything else it sent has come: then it was running all the same.
-        move_experiment(session, experiment.id, ExperimentState.RUNNING, expected={before})
-        before = ExperimentState.RUNNING
+    while state not in EXPERIMENT_TRANSITIONS[before]:
+        # A job's last word can overtake its others, and outlive its dispatcher: it was running all the same.
+        on_the_way = _ON_THE_WAY[before]
+        move_experiment(session, experiment.id, on_the_way, expected={before})
+        before = on_the_way
     moved = move_experiment(session, experiment.id, state, expected={before}, reason=reason, message=message)
     keys.expire_of_experiment(session, experiment.id, now(session), INGEST_GRACE_S)
     return moved

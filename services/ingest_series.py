@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
 from sqlalchemy import insert, select
@@ -10,7 +12,7 @@ from sqlalchemy.orm import Session
 from phantom_core.protocol import BoardStates, Event, ExperimentStarted, Metrics, PowerSamples, Window
 from services.bulk import MetricRow, insert_metrics
 from services.event_limits import document, name, number, text
-from services.power_blocks import Readings, moment, pack, readings_of
+from services.power_blocks import LONGEST_BLOCK_S, Readings, cut, moment, pack, readings_of
 from services.subjects import Subject, Touched
 from services.summaries import name_of
 from services.tables import BoardStateBlock, Device, Experiment, PowerSample
@@ -57,23 +59,24 @@ def store(session: Session, experiment: Experiment, events: Sequence[tuple[Event
             case PowerSamples() as payload:
                 key = devices[name(payload.host), name(payload.device_uuid)]
                 readings = readings_of(payload)
-                powers.append(_power_row(payload.method, readings, subject, key))
+                powers += [_power_row(payload.method, part, subject, key) for part in cut(readings)]
                 times = readings.monotonic_s
                 touched.spans.append(
                     Span(key, subject.experiment_attempt, float(times.min()), float(times.max()))
                 )
             case BoardStates() as payload:
                 key = devices[name(payload.host), name(payload.device_uuid)]
-                row = _states_row(payload, event, subject, key)
-                states.append(row)
-                touched.spans.append(
+                rows = _states_rows(payload, event, subject, key)
+                states += rows
+                touched.spans += [
                     Span(
                         key,
                         subject.experiment_attempt,
                         row["started_monotonic_s"],
                         row["ended_monotonic_s"],
                     )
-                )
+                    for row in rows
+                ]
     insert_metrics(session, metrics)
     for table, rows in ((WindowRow, windows), (PowerSample, powers), (BoardStateBlock, states)):
         if rows:
@@ -190,13 +193,22 @@ def _power_row(method: str, readings: Readings, subject: Subject, device_key: in
     }
 
 
-def _states_row(board: BoardStates, event: Event, subject: Subject, device_key: int) -> dict[str, float]:
-    times = [state.monotonic_s for state in board.states]
-    return {
-        "device_key": device_key,
-        "experiment_attempt": subject.experiment_attempt,
-        "started_at": min(state.at for state in board.states),
-        "started_monotonic_s": min(times),
-        "ended_monotonic_s": max(times),
-        "states": document(event)["states"],
-    }
+def _states_rows(board: BoardStates, event: Event, subject: Subject, device_key: int) -> list[dict[str, Any]]:
+    """Blocks of states, none longer than a block of power readings."""
+    told = sorted(document(event)["states"], key=itemgetter("monotonic_s"))
+    rows: list[dict[str, Any]] = []
+    for state, at in zip(told, sorted(state.at for state in board.states), strict=True):
+        time_s = state["monotonic_s"]
+        if not rows or time_s > rows[-1]["started_monotonic_s"] + LONGEST_BLOCK_S:
+            rows.append(
+                {
+                    "device_key": device_key,
+                    "experiment_attempt": subject.experiment_attempt,
+                    "started_at": at,
+                    "started_monotonic_s": time_s,
+                    "states": [],
+                }
+            )
+        rows[-1]["states"].append(state)
+        rows[-1]["ended_monotonic_s"] = time_s
+    return rows

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, aliased
 from phantom_core.protocol import Reason
 from services import comparisons, deletion, keys, summaries
 from services.database import Database, now
-from services.endings import end_experiment
+from services.endings import end_experiment, runs_left
 from services.errors import LeaseLost
 from services.moves import lock_experiment, log, move_experiment, move_run
 from services.states import LEASED_STATES, TERMINAL_STATES, ExperimentState, RunState
@@ -193,11 +193,6 @@ def follow(db: Database, lease: Lease) -> FollowView:
         experiment = session.get(Experiment, lease.experiment_id)
         if experiment is None or experiment.lease_token != lease.token or experiment.leased_at is None:
             raise LeaseLost(f"{lease.owner} no longer holds {lease.experiment_id}")
-        left = session.scalars(
-            select(Run.key).where(
-                Run.experiment_id == lease.experiment_id, Run.state.in_([RunState.QUEUED, RunState.RUNNING])
-            )
-        ).all()
         reason = experiment.reported_reason
         return FollowView(
             state=ExperimentState(experiment.state),
@@ -212,7 +207,7 @@ def follow(db: Database, lease: Lease) -> FollowView:
             reported_outcome=experiment.reported_outcome,
             reported_reason=Reason(reason) if reason else None,
             reported_message=experiment.reported_message,
-            runs_left=len(left),
+            runs_left=runs_left(session, lease.experiment_id),
             now=now(session),
         )
 
@@ -283,13 +278,16 @@ def mark_starting(db: Database, lease: Lease, ray_job_id: str, dashboard_url: st
         if experiment is None:
             return False
         experiment.ray_job_id = ray_job_id
-        session.get_one(ExperimentAttempt, (experiment.id, experiment.attempt)).ray_job_id = ray_job_id
+        job = session.get_one(ExperimentAttempt, (experiment.id, experiment.attempt))
+        job.ray_job_id = ray_job_id
         experiment.ray_dashboard_url = dashboard_url
         if experiment.state == ExperimentState.LEASED:
+            # Its worker group may have reported while nobody held the lease.
+            reported = job.environment is not None
             move_experiment(
                 session,
                 experiment.id,
-                ExperimentState.STARTING,
+                ExperimentState.RUNNING if reported else ExperimentState.STARTING,
                 expected={ExperimentState.LEASED},
                 token=lease.token,
             )
@@ -337,7 +335,10 @@ def finish(
 def _next_abandoned(session: Session, moment: datetime) -> Experiment | None:
     return session.scalars(
         select(Experiment)
-        .where(Experiment.state.in_(LEASED_STATES), Experiment.lease_expires_at <= moment)
+        .where(
+            Experiment.state.in_(LEASED_STATES),
+            or_(Experiment.lease_expires_at.is_(None), Experiment.lease_expires_at <= moment),
+        )
         .order_by(Experiment.lease_expires_at)
         .limit(1)
         .with_for_update(skip_locked=True)

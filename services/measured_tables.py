@@ -1,7 +1,7 @@
 """Tables of what was measured: devices, windows, metric points, power samples.
 
 A metric point is a row of a table that, on SQLite, is its own index, so a run's history lies in one place.
-Power samples are stored in blocks, one row per series that a sampler sent: docs/decisions/power-in-blocks.md.
+Power samples are stored in blocks, one row per series that a sampler sent: docs/decisions/0006.
 """
 
 from datetime import datetime
@@ -103,7 +103,7 @@ class Metric(Base):
 
 
 class PowerSample(Base):
-    """A block of consecutive power readings of one device."""
+    """A block of consecutive power readings of one device, no longer than `power_blocks.LONGEST_BLOCK_S`."""
 
     __tablename__ = "power_samples"
 
@@ -124,7 +124,9 @@ class PowerSample(Base):
     readings: Mapped[bytes] = mapped_column(Blob)
     """All of them, packed by `power_blocks.py`."""
 
-    __table_args__ = (Index("ix_power_samples_series", "device_key", "method", "started_monotonic_s"),)
+    __table_args__ = (
+        Index("ix_power_samples_series", "device_key", "experiment_attempt", "started_monotonic_s"),
+    )
 
 
 class BoardStateBlock(Base):
@@ -141,4 +143,6 @@ class BoardStateBlock(Base):
     states: Mapped[list[Any]] = mapped_column(Json)
     """Each as `phantom_core.protocol.BoardState`."""
 
-    __table_args__ = (Index("ix_board_states_series", "device_key", "started_monotonic_s"),)
+    __table_args__ = (
+        Index("ix_board_states_series", "device_key", "experiment_attempt", "started_monotonic_s"),
+    )

@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 
 from phantom_core.protocol import PowerSamples
 
+LONGEST_BLOCK_S = 60.0
+"""No block is longer, so that a search for a stretch of time knows how far back to begin."""
+
 _VERSION = 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -80,14 +83,36 @@ def unpack(block: bytes) -> Readings:
     if version != _VERSION:
         raise ValueError(f"power block of version {version}; this version of Ghostwatt reads {_VERSION}")
     body = zlib.decompress(block[2:])
-    length = len(body) // (8 * (4 if has_utilization else 3))
-    parts = [body[start : start + 8 * length] for start in range(0, len(body), 8 * length)]
+    columns = 4 if has_utilization else 3
+    floats = np.frombuffer(body, "<f8").reshape(columns, -1)
     return Readings(
-        at_us=np.frombuffer(parts[0], "<i8").astype(np.int64),
-        monotonic_s=np.frombuffer(parts[1], "<f8").astype(np.float64),
-        power_mw=np.frombuffer(parts[2], "<f8").astype(np.float64),
-        utilization_percent=np.frombuffer(parts[3], "<f8").astype(np.float64) if has_utilization else None,
+        at_us=np.frombuffer(body, "<i8", count=floats.shape[1]),
+        monotonic_s=floats[1],
+        power_mw=floats[2],
+        utilization_percent=floats[3] if has_utilization else None,
     )
+
+
+def cut(readings: Readings) -> list[Readings]:
+    """Readings in order of the monotonic clock, cut so that no part is longer than `LONGEST_BLOCK_S`."""
+    order = np.argsort(readings.monotonic_s, kind="stable")
+    times = readings.monotonic_s[order]
+    parts = []
+    first = 0
+    while first < len(times):
+        last = int(np.searchsorted(times, times[first] + LONGEST_BLOCK_S, side="right"))
+        chosen = order[first:last]
+        utilization = readings.utilization_percent
+        parts.append(
+            Readings(
+                at_us=readings.at_us[chosen],
+                monotonic_s=readings.monotonic_s[chosen],
+                power_mw=readings.power_mw[chosen],
+                utilization_percent=None if utilization is None else utilization[chosen],
+            )
+        )
+        first = last
+    return parts
 
 
 def joined(blocks: Sequence[Readings]) -> Readings:

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from services.database import Database
 from services.errors import NotFound, QueryError
-from services.power_blocks import Readings, joined, moment, unpack
+from services.power_blocks import LONGEST_BLOCK_S, Readings, joined, moment, unpack
 from services.tables import Device, PowerSample, Run, Window
 from services.views import PowerHistory, PowerSeries, WindowView
 
@@ -20,8 +20,8 @@ DEFAULT_POINTS = 2_000
 """Points per series unless asked otherwise."""
 MOST_POINTS = 20_000
 """Points per series at most."""
-DECODED = 50_000
-"""Samples of a series that are still decoded; longer ones are merged from their blocks' figures."""
+DECODED = 500
+"""Blocks of a series that are still decoded; longer ones are merged from their blocks' own figures."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +91,12 @@ def _series(session: Session, stretch: _Stretch, max_points: int) -> list[PowerS
     within = (
         PowerSample.device_key == stretch.device.key,
         PowerSample.experiment_attempt == stretch.experiment_attempt,
+        PowerSample.started_monotonic_s >= stretch.start_s - LONGEST_BLOCK_S,
         PowerSample.started_monotonic_s <= stretch.end_s,
         PowerSample.ended_monotonic_s >= stretch.start_s,
     )
     counts = session.execute(
-        select(PowerSample.method, func.sum(PowerSample.sample_count))
+        select(PowerSample.method, func.count())
         .where(*within)
         .group_by(PowerSample.method)
         .order_by(PowerSample.method)

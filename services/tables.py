@@ -47,8 +47,13 @@ class Experiment(Base):
     state: Mapped[str] = mapped_column(String(16))
     reason: Mapped[str | None] = mapped_column(String(64))
     message: Mapped[str | None] = mapped_column(Text)
-    spec: Mapped[dict[str, Any]]
-    plan: Mapped[dict[str, Any]]
+    description: Mapped[str] = mapped_column(Text)
+    tags: Mapped[dict[str, Any]]
+    rounds: Mapped[int]
+    sample_rate_hz: Mapped[float]
+    # Long, and rarely looked at: read only where they are asked for.
+    spec: Mapped[dict[str, Any]] = mapped_column(deferred=True)
+    plan: Mapped[dict[str, Any]] = mapped_column(deferred=True)
     baseline: Mapped[str] = mapped_column(String(80))
     priority: Mapped[int] = mapped_column(default=0)
     submitted_by: Mapped[str | None] = mapped_column(String(64))
@@ -83,7 +88,7 @@ class Experiment(Base):
     last_event_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     progress: Mapped[str | None] = mapped_column(Text)
     progress_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    comparison: Mapped[dict[str, Any] | None]
+    comparison: Mapped[dict[str, Any] | None] = mapped_column(deferred=True)
     """The whole answer as it stood when the experiment ended (`services.views.ComparisonView`)."""
     compared_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
     """When that was computed; None while it wasn't, or is out of date."""

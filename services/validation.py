@@ -8,6 +8,9 @@ from phantom_core.task_shapes import task_shape
 from services.errors import Problem, SpecError
 from services.views import ArmCostView, ValidationView
 
+MOST_RUNS = 10_000
+"""Runs in one experiment; more would keep the database from everyone else while they are written."""
+
 NO_PROFILE = "no profile of this device has been measured, so there is nothing to predict energy from"
 """Why a prediction is missing."""
 
@@ -65,7 +68,7 @@ def findings(plan: Plan, capacity: Capacity | None) -> tuple[list[Problem], list
     """What forbids a plan, and what is worth knowing before it runs."""
     found = check(plan, capacity)
     return (
-        [_problem(problem) for problem in found if problem.severity == "error"],
+        [*_too_many_runs(plan), *(_problem(problem) for problem in found if problem.severity == "error")],
         [_problem(problem) for problem in found if problem.severity == "warning"],
     )
 
@@ -85,6 +88,24 @@ def cost_of(planned: PlannedArm, spec: ExperimentSpec) -> ArmCostView:
         memory_per_rank_bytes=cost.memory.peak_bytes,
         energy_reason=NO_PROFILE,
     )
+
+
+def _too_many_runs(plan: Plan) -> list[Problem]:
+    rounds, arms = plan.spec.measurement.rounds, len(plan.arms)
+    if rounds * arms <= MOST_RUNS:
+        return []
+    most = MOST_RUNS // arms
+    return [
+        Problem(
+            field="measurement.rounds",
+            value=str(rounds),
+            limit=str(most),
+            message=(
+                f"{rounds} rounds of {arms} arms make {rounds * arms:,} runs; at most {MOST_RUNS:,} fit into one "
+                f"experiment: use {most} rounds or fewer, or fewer arms"
+            ),
+        )
+    ]
 
 
 def _problem(problem: SpecProblem) -> Problem:

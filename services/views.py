@@ -186,6 +186,23 @@ class ExperimentView(View):
     """Last sign of life from the job."""
 
 
+class JobAttemptView(View):
+    """One start of an experiment's job."""
+
+    attempt: int
+    """From 1."""
+    ray_job_id: str | None
+    """The job in Ray; None if it was never submitted."""
+    begun_at: datetime
+    """Made ready to submit."""
+    ended_at: datetime | None
+    """Ended, or given up."""
+    reason: str | None
+    """Why another attempt had to be made; None for the last."""
+    message: str | None
+    """The same for a person."""
+
+
 class ExperimentDetail(ExperimentView):
     """One experiment with its spec, its arms' settings and its devices."""
 
@@ -193,6 +210,8 @@ class ExperimentDetail(ExperimentView):
     """In the plan's order."""
     devices: tuple[DeviceView, ...]
     """Boards and processors that energy is read from."""
+    attempts: tuple[JobAttemptView, ...]
+    """Every start of its job."""
     spec: dict[str, Any]
     """The spec as accepted, defaults filled in."""
 

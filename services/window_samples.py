@@ -19,7 +19,7 @@ from phantom_core.flags import Flag
 from phantom_core.meters.company import state_flags
 from phantom_core.meters.integration import integrate_power
 from phantom_core.protocol import BoardState
-from services.power_blocks import joined, unpack
+from services.power_blocks import LONGEST_BLOCK_S, joined, unpack
 from services.tables import (
     Attempt,
     BoardStateBlock,
@@ -93,7 +93,7 @@ def look(session: Session, experiment: Experiment, windows: Sequence[Window]) ->
     """
     if not windows:
         return
-    rate_hz = float(experiment.spec["measurement"]["sample_rate_hz"])
+    rate_hz = experiment.sample_rate_hz
     ranks = _ranks_by_device(session, experiment)
     spans = _merged(_span(window) for window in windows)
     by_key = {window.key: window for window in windows}
@@ -122,6 +122,7 @@ class _Seen:
             select(PowerSample.method, PowerSample.readings).where(
                 PowerSample.device_key == span.device_key,
                 PowerSample.experiment_attempt == span.experiment_attempt,
+                PowerSample.started_monotonic_s >= span.start_s - MARGIN_S - LONGEST_BLOCK_S,
                 PowerSample.started_monotonic_s <= span.end_s + MARGIN_S,
                 PowerSample.ended_monotonic_s >= span.start_s - MARGIN_S,
             )
@@ -132,6 +133,7 @@ class _Seen:
             select(BoardStateBlock.states).where(
                 BoardStateBlock.device_key == span.device_key,
                 BoardStateBlock.experiment_attempt == span.experiment_attempt,
+                BoardStateBlock.started_monotonic_s >= span.start_s - LONGEST_BLOCK_S,
                 BoardStateBlock.started_monotonic_s <= span.end_s,
                 BoardStateBlock.ended_monotonic_s >= span.start_s,
             )

@@ -9,11 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import hypothesis
 import pytest
 from sqlalchemy import URL, Connection, create_engine, make_url, text
 
 from services.database import Database
 from services.tables import Base
+
+# A machine that is busy with something else is no fault of the code.
+hypothesis.settings.register_profile("ghostwatt", deadline=None)
+hypothesis.settings.load_profile("ghostwatt")
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,10 @@ def upgrade() -> None:
         sa.Column("state", sa.String(length=16), nullable=False),
         sa.Column("reason", sa.String(length=64), nullable=True),
         sa.Column("message", sa.Text(), nullable=True),
+        sa.Column("description", sa.Text(), nullable=False),
+        sa.Column("tags", JSON, nullable=False),
+        sa.Column("rounds", sa.Integer(), nullable=False),
+        sa.Column("sample_rate_hz", sa.Double(), nullable=False),
         sa.Column("spec", JSON, nullable=False),
         sa.Column("plan", JSON, nullable=False),
         sa.Column("baseline", sa.String(length=80), nullable=False),
@@ -218,7 +222,10 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("key", name=op.f("pk_board_states")),
     )
     op.create_index(
-        "ix_board_states_series", "board_states", ["device_key", "started_monotonic_s"], unique=False
+        "ix_board_states_series",
+        "board_states",
+        ["device_key", "experiment_attempt", "started_monotonic_s"],
+        unique=False,
     )
 
     op.create_table(
@@ -273,7 +280,7 @@ def upgrade() -> None:
     op.create_index(
         "ix_power_samples_series",
         "power_samples",
-        ["device_key", "method", "started_monotonic_s"],
+        ["device_key", "experiment_attempt", "started_monotonic_s"],
         unique=False,
     )
 

@@ -6,9 +6,10 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from sqlalchemy import insert, select, text, update
+from sqlalchemy import URL, insert, select, text, update
 from sqlalchemy.exc import IntegrityError, StatementError
 
+from services import heartbeats
 from services.database import Database, now
 from services.errors import DatabaseError, DatabaseUnavailable
 from services.tables import Heartbeat, Run, Switch
@@ -175,3 +176,53 @@ def test_closing_twice_is_fine(database: Database) -> None:
     database.check()
     database.close()
     database.close()
+
+
+def test_a_database_that_stays_locked_is_unavailable_and_then_works_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.database.BUSY_TIMEOUT_S", 0.2)
+    url = f"sqlite:///{tmp_path}/a.db"
+    with Database(url) as database, Database(url) as other:
+        database.migrate()
+        heartbeats.beat(database, "a")
+        with other.write() as session:
+            session.execute(select(1))
+            with pytest.raises(DatabaseUnavailable, match="database is locked"):
+                heartbeats.beat(database, "a")
+        heartbeats.beat(database, "a")
+        with database.write(), pytest.raises(DatabaseUnavailable, match="has been busy for"):
+            heartbeats.beat(database, "b")
+        heartbeats.beat(database, "b")
+
+
+def test_connections_that_the_server_closed_are_replaced(migrated_postgresql: URL) -> None:
+    url = migrated_postgresql.render_as_string(hide_password=False)
+    with Database(url) as database:
+        database.check()
+        with Database(url) as other, other.read() as session:
+            session.execute(
+                text(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                    "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                )
+            )
+        database.check()
+        heartbeats.beat(database, "a")
+        with database.write() as session:
+            session.execute(text("DELETE FROM heartbeats"))
+
+
+def test_a_connection_that_is_lost_in_a_write_undoes_it_and_is_unavailable(migrated_postgresql: URL) -> None:
+    url = migrated_postgresql.render_as_string(hide_password=False)
+
+    def write_and_lose(database: Database) -> None:
+        with database.write() as session:
+            session.execute(insert(Switch).values(name="lost", value={}, set_at=datetime.now(UTC)))
+            session.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+
+    with Database(url) as database:
+        with pytest.raises(DatabaseUnavailable):
+            write_and_lose(database)
+        with database.read() as session:
+            assert session.scalars(select(Switch.name)).all() == []

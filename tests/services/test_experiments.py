@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from phantom_core.checks import Capacity
 from phantom_core.plan import make_plan, schedule
-from services import experiments, leases, runs
+from services import cursors, experiments, leases, runs
 from services.catalogue import ExperimentFilter
 from services.database import Database
 from services.errors import IdempotencyConflict, NotFound, QueryError, SpecError
@@ -208,6 +208,13 @@ def test_a_made_up_cursor_is_refused(database: Database, cursor: str) -> None:
         experiments.list_experiments(database, cursor=cursor)
 
 
+@pytest.mark.parametrize("after", ["\x00", "é", "x" * 256, 5, None])
+def test_a_forged_place_in_a_cursor_is_refused(database: Database, after: object) -> None:
+    forged = cursors.encode(ExperimentFilter().model_dump(mode="json"), [after])
+    with pytest.raises(QueryError, match="is not one that this service made"):
+        experiments.list_experiments(database, cursor=forged)
+
+
 @pytest.mark.parametrize("limit", [0, -1, 201])
 def test_a_limit_out_of_range_is_refused(database: Database, limit: int) -> None:
     with pytest.raises(QueryError, match="between 1 and 200"):
@@ -217,6 +224,14 @@ def test_a_limit_out_of_range_is_refused(database: Database, limit: int) -> None
 def test_unknown_filters_are_refused() -> None:
     with pytest.raises(ValidationError):
         ExperimentFilter.model_validate({"nme": "x"})
+
+
+@pytest.mark.parametrize(
+    "filters", [{"name_contains": "\x00"}, {"tags": {"a": "\x00"}}, {"strategy": "\x00"}]
+)
+def test_text_that_a_database_does_not_take_is_refused(filters: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        ExperimentFilter.model_validate(filters)
 
 
 def test_timings_tell_where_the_time_went(database: Database) -> None:

@@ -118,7 +118,7 @@ def test_very_many_samples_are_merged_by_the_database_with_the_same_ends(
 ) -> None:
     run, _ = varied(database)
     exact = of_board(database, run, 61)
-    monkeypatch.setattr(power_history, "DECODED", 100)
+    monkeypatch.setattr(power_history, "DECODED", 10)
     merged = of_board(database, run, 13)
     assert merged.sample_count == exact.sample_count
     assert 8 <= len(merged.at) <= 13

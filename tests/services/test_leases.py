@@ -282,3 +282,53 @@ def _claim_all(url: str, owner: str) -> list[str]:
         while (lease := leases.claim(database, owner, 60)) is not None:
             taken.append(lease.experiment_id)
     return taken
+
+
+def test_a_job_that_reports_while_nobody_holds_the_lease_is_running_once_adopted(database: Database) -> None:
+    identifier = experiments.submit(database, spec())
+    lease = leases.claim(database, "a", 60)
+    assert lease is not None
+    leases.begin_attempt(database, lease)
+    job = SimulatedJob(assignments.assignment(database, identifier))
+    assert leases.release(database, lease)
+    deliver(database, job, job.started())
+    assert experiments.get(database, identifier).state == "queued"
+    adopted = leases.claim(database, "b", 60)
+    assert adopted is not None
+    assert leases.mark_starting(database, adopted, identifier)
+    assert experiments.get(database, identifier).state == "running"
+
+
+def test_a_job_that_finishes_while_nobody_holds_the_lease_has_finished(database: Database) -> None:
+    identifier = experiments.submit(database, spec())
+    lease = leases.claim(database, "a", 60)
+    assert lease is not None
+    leases.begin_attempt(database, lease)
+    job = SimulatedJob(assignments.assignment(database, identifier))
+    assert leases.release(database, lease)
+    deliver(database, job, job.everything())
+    found = experiments.get(database, identifier)
+    assert (found.state, found.runs) == ("succeeded", {"succeeded": 6})
+    assert leases.claim(database, "b", 60) is None
+
+
+def test_every_start_of_a_job_is_told(database: Database) -> None:
+    identifier, lease, _ = begun(database)
+    leases.begin_attempt(database, lease, reason=Reason.WORKER_LOST, message="a rank died")
+    first, second = experiments.get(database, identifier).attempts
+    assert (first.attempt, first.ray_job_id, first.reason) == (1, identifier, "worker_lost")
+    assert first.ended_at is not None
+    assert (second.attempt, second.ray_job_id, second.ended_at) == (2, None, None)
+
+
+def test_following_tells_all_that_a_dispatcher_decides_by(database: Database) -> None:
+    identifier, lease, job = begun(database)
+    before = leases.follow(database, lease)
+    assert (before.state, before.attempt, before.ray_job_id) == ("starting", 1, identifier)
+    assert (before.running_at, before.last_event_at, before.runs_left) == (None, None, 6)
+    deliver(database, job, [*job.started(), *job.run(job.assignment.runs[0])])
+    after = leases.follow(database, lease)
+    assert after.runs_left == 5
+    assert after.running_at is not None
+    assert after.last_event_at is not None
+    assert abs(after.now - after.last_event_at) < timedelta(minutes=1)

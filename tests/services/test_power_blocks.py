@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phantom_core.protocol import PowerSamples
-from services.power_blocks import joined, moment, pack, readings_of, unpack
+from services.power_blocks import cut, joined, moment, pack, readings_of, unpack
 
 MOMENTS = st.datetimes(
     min_value=datetime(1970, 1, 1),  # noqa: DTZ001 - hypothesis adds the zone
@@ -80,3 +80,20 @@ def test_blocks_join_in_order_of_the_monotonic_clock() -> None:
 def test_a_block_of_a_later_version_is_not_misread() -> None:
     with pytest.raises(ValueError, match="power block of version 9"):
         unpack(bytes([9, 0]) + b"anything")
+
+
+def test_long_series_are_cut_so_that_no_part_is_longer_than_a_minute() -> None:
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    times = [300.0, 0.0, 59.0, 60.0, 60.5, 61.0, 200.0]
+    readings = readings_of(
+        PowerSamples(
+            host="h",
+            device_uuid="u",
+            method="instant",
+            at=tuple(start for _ in times),
+            monotonic_s=tuple(times),
+            power_mw=tuple(times),
+        )
+    )
+    parts = [part.power_mw.tolist() for part in cut(readings)]
+    assert parts == [[0.0, 59.0, 60.0], [60.5, 61.0], [200.0], [300.0]]

@@ -70,3 +70,10 @@ def test_the_longest_training_follows_from_the_hard_limits(
 ) -> None:
     view = validate(spec(training={"stop": stop}, resources={"deadline_s": deadline_s}))
     assert view.longest_s == longest_s
+
+
+def test_an_experiment_has_a_limit_of_runs() -> None:
+    arms = [{"strategy": "dense", "name": f"dense {number}"} for number in range(32)]
+    view = validate(spec(arms=arms, measurement={"rounds": 1_000}))
+    assert [(problem.field, problem.limit) for problem in view.problems] == [("measurement.rounds", "312")]
+    assert validate(spec(arms=arms, measurement={"rounds": 312})).valid
