@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 STEADY_MARGIN = 1.1
 """A steady window is aimed this much above its minimum, since the step time is only known roughly."""
+MOST_STEADY_WINDOWS = 3
+"""Tries to make one long enough; their steps and energies are added up."""
 
 
 @dataclass(frozen=True)
@@ -223,11 +225,17 @@ class ArmRun:
         state, minimum_s = self._state, self._measurement.minimum_window_s
         if state.step == 0 or (state.training_s >= minimum_s and state.energy_mj is not None):
             return
-        steps = math.ceil(STEADY_MARGIN * minimum_s * state.step / max(state.training_s, 1e-6))
-        with self._clock.window("steady") as window:
-            window.steps = steps
-            window.samples = steps * self._planned.training.batch_size
-            self._ready.run(steps)
+        step_s = state.training_s / state.step
+        for _ in range(MOST_STEADY_WINDOWS):
+            steps = math.ceil(STEADY_MARGIN * minimum_s / max(step_s, 1e-6))
+            with self._clock.window("steady") as window:
+                window.steps = steps
+                window.samples = steps * self._planned.training.batch_size
+                self._ready.run(steps)
+            duration_s = self._team.from_first(window.duration_s or 0.0)
+            if duration_s >= minimum_s:
+                return
+            step_s = duration_s / steps  # the machine was slower while training, or the clocks have risen
 
     def _finished(
         self,

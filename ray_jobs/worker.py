@@ -235,8 +235,7 @@ def _device(use_gpu: bool) -> torch.device:
 
 def _meter_request(device: torch.device, rank: int) -> MeterRequest:
     if device.type == "cuda":
-        uuid = str(torch.cuda.get_device_properties(device).uuid)
-        return MeterRequest(kind="cuda", uuid=uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}")
+        return MeterRequest(kind="cuda", uuid=str(torch.cuda.get_device_properties(device).uuid))
     return MeterRequest(kind="cpu", rank=rank)
 
 
