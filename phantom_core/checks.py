@@ -37,7 +37,7 @@ def check(plan: Plan, capacity: Capacity | None = None) -> list[SpecProblem]:
     problems: list[SpecProblem] = []
     sound: list[LocatedArm] = []
     for arm in located_arms(plan):
-        found = [*_shapes(arm, plan.spec.task), *_batch(arm, plan.spec.task)]
+        found = [*_shapes(arm, plan.spec.task), *_batch(arm, plan.spec.task), *_optimizer(arm)]
         problems += found
         if not any(problem.severity == "error" for problem in found):
             sound.append(arm)
@@ -168,6 +168,31 @@ def _batch(arm: LocatedArm, task: Task) -> Iterator[SpecProblem]:
             value=batch,
             limit=rows,
             message=f"batch_size = {batch} is more than the task's {rows} training rows; use at most {rows}",
+        )
+
+
+def _optimizer(arm: LocatedArm) -> Iterator[SpecProblem]:
+    training = arm.planned.training
+    if training.optimizer == "adamw" and training.momentum:
+        yield SpecProblem(
+            field=arm.field("training", "momentum"),
+            value=training.momentum,
+            limit=0,
+            message=f"momentum = {training.momentum:g} is SGD's; adamw does not use it; remove it or use sgd",
+            severity="warning",
+        )
+    steps = training.stop.steps if isinstance(training.stop, StopAtSteps) else training.stop.max_steps
+    if training.schedule.warmup_steps >= steps:
+        yield SpecProblem(
+            field=arm.field("training", "schedule") + ".warmup_steps",
+            value=training.schedule.warmup_steps,
+            limit=steps,
+            message=(
+                f"warmup_steps = {training.schedule.warmup_steps} outlasts a run of at most {steps} steps, "
+                "whose "
+                "learning rate never reaches its peak; use fewer"
+            ),
+            severity="warning",
         )
 
 

@@ -8,8 +8,9 @@ with as many parameters. An arm that the user already has, or that two phantom a
 import math
 from collections.abc import Callable, Sequence
 
-from phantom_core.cost import arm_parameters
+from phantom_core.cost import arm_parameters, break_even_ghosts
 from phantom_core.spec import (
+    MAX_WIDTH,
     Arm,
     BlockDiagonalArm,
     ExperimentSpec,
@@ -131,7 +132,7 @@ def matched_width(phantom: PhantomArm, model: ModelSpec, spec: ExperimentSpec) -
         spec: The experiment, for its task.
 
     Returns:
-        The nearest width that p and 8 divide, or None.
+        The nearest width that p and 8 divide and a spec may have, or None.
     """
     wanted = _parameters(phantom, model, spec)
     width, has = _nearest_tensor(phantom, model, spec, wanted)
@@ -148,9 +149,7 @@ def _nearest_tensor(
     def has(steps: int) -> int:
         return _parameters(tensor, model.model_copy(update={"width": steps * step}), spec)
 
-    below, above = 1, 2
-    while has(above) < wanted:
-        below, above = above, 2 * above
+    below, above = 1, max(2, MAX_WIDTH // step)
     while above - below > 1:
         middle = (below + above) // 2
         below, above = (middle, above) if has(middle) < wanted else (below, middle)
@@ -169,8 +168,10 @@ def _unmatched(phantom: PhantomArm, model: ModelSpec, spec: ExperimentSpec) -> C
     def width_matches(wider: int) -> bool:
         return matched_width(phantom, model.model_copy(update={"width": wider}), spec) is not None
 
-    ghosts = _first(sorted(range(1, n // p), key=lambda other: (abs(other - k), other)), ghosts_match)
-    wider = _first(range(n + p, n + p * _SUGGESTION_TRIES, p), width_matches)
+    nearest = sorted(range(1, n // p), key=lambda other: (abs(other - k), other))[:_SUGGESTION_TRIES]
+    # Where no width is wide enough, fewer ghosts than pay anyway are far away.
+    ghosts = _first([*nearest, math.ceil(break_even_ghosts(n, p)) - 1], ghosts_match)
+    wider = _first(range(n + p, MAX_WIDTH + 1, p)[:_SUGGESTION_TRIES], width_matches)
     ways = [f"ghosts = {ghosts}"] if ghosts else []
     ways += [f"width = {wider}"] if wider else []
     way_out = f"{' or '.join(ways)} can be matched; or set controls: false" if ways else "set controls: false"
@@ -187,7 +188,7 @@ def _unmatched(phantom: PhantomArm, model: ModelSpec, spec: ExperimentSpec) -> C
 
 
 def _first(candidates: Sequence[int], fits: Callable[[int], bool]) -> int | None:
-    return next((candidate for candidate in candidates[:_SUGGESTION_TRIES] if fits(candidate)), None)
+    return next((candidate for candidate in candidates if fits(candidate)), None)
 
 
 def _parameters(arm: Arm, model: ModelSpec, spec: ExperimentSpec) -> int:

@@ -24,6 +24,8 @@ from phantom_core.documents import parse_document as parse_document
 
 MAX_ARMS = 32
 """Most arms in one experiment, controls not counted."""
+MAX_WIDTH = 1_048_576
+"""Most neurons of a hidden layer."""
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._=-]{0,79}$")]
 TagKey = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
@@ -173,7 +175,7 @@ Task = Annotated[TeacherTask | DigitsTask | FlightsTask | FileTask, Field(discri
 class ModelSpec(SpecModel):
     """The feed-forward network: input layer (features to n), L hidden layers (n to n), output layer."""
 
-    width: Whole = Field(ge=1, le=1_048_576)
+    width: Whole = Field(ge=1, le=MAX_WIDTH)
     """Neurons per hidden layer, n."""
     depth: Whole = Field(2, ge=1, le=1_024)
     """Hidden layers, L; these are what an arm's strategy splits."""
@@ -188,7 +190,7 @@ class ModelSpec(SpecModel):
 class ModelOverrides(SpecModel):
     """What one arm changes of the experiment's model; None leaves a field as it is."""
 
-    width: Whole | None = Field(None, ge=1, le=1_048_576)
+    width: Whole | None = Field(None, ge=1, le=MAX_WIDTH)
     """Neurons per hidden layer, n."""
     depth: Whole | None = Field(None, ge=1, le=1_024)
     """Hidden layers, L."""

@@ -19,6 +19,7 @@ from phantom_core.spec import (
     ModelOverrides,
     PhantomArm,
     ResourceSpec,
+    Schedule,
     StopAtJoules,
     StopAtSeconds,
     StopAtSteps,
@@ -160,6 +161,17 @@ def test_stop_rules_beyond_the_hard_limits_are_refused(stop: Any, field: str) ->
     assert "raise" in problem.message
 
 
+def test_settings_without_effect_are_a_warning() -> None:
+    unused = one(DenseArm(name="d"), momentum=0.9)
+    assert about(unused) == ("training.momentum", 0.9, 0, "warning")
+    assert not problems(DenseArm(name="d"), momentum=0.9, optimizer="sgd")
+    own = DenseArm(name="d", training=TrainingOverrides(schedule=Schedule(warmup_steps=10)))
+    endless = one(own, stop=StopAtSteps(steps=10))
+    assert about(endless) == ("arms.0.training.schedule.warmup_steps", 10, 10, "warning")
+    assert not problems(own, stop=StopAtSteps(steps=11))
+    assert not problems(own, stop=StopAtTargetLoss(target_loss=0.1))
+
+
 def test_what_weakens_a_verdict_is_a_warning() -> None:
     arms = [DenseArm(name="d"), TensorArm(name="t")]
     few = one(*arms, measurement=MeasurementSpec(rounds=2))
@@ -178,6 +190,8 @@ def test_more_ranks_than_the_cluster_has_are_refused() -> None:
     assert "0 GPUs" in problem.message
     half = ResourceSpec(cpus_per_rank=0.5)
     assert not problems(*arms, capacity=two_cores, resources=half)
+    tenths = Capacity(cpus=0.4, gpus=0)  # 0.4 / 0.1 is a hair less than 4
+    assert not problems(*arms, capacity=tenths, resources=ResourceSpec(cpus_per_rank=0.1))
     on_gpus = one(*arms, capacity=Capacity(cpus=2, gpus=3), resources=ResourceSpec(device="cuda"))
     assert about(on_gpus) == ("arms.1.world_size", 4, 3, "error")
     assert not problems(*arms, capacity=Capacity(cpus=2, gpus=4))

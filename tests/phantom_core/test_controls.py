@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from phantom_core.controls import MATCH_TOLERANCE, matched_width
 from phantom_core.cost import arm_parameters
-from phantom_core.plan import PlannedArm, make_plan
+from phantom_core.plan import Plan, PlannedArm, make_plan
 from phantom_core.spec import (
     BlockDiagonalArm,
     ExperimentSpec,
@@ -164,6 +164,17 @@ def test_arms_without_anything_to_control_for_get_none(phantom: PhantomArm) -> N
 
 def test_controls_can_be_switched_off() -> None:
     assert not controls(experiment(PHANTOM, width=1024, controls=False))
+
+
+def test_no_control_and_no_way_out_is_wider_than_a_spec_may_be() -> None:
+    """With k near m a phantom arm has more weights than tensor parallelism of its width."""
+    phantom = PhantomArm(name="p", world_size=4, ghosts=262_143)
+    plan = make_plan(experiment(phantom, width=1_048_576))
+    assert Plan.model_validate_json(plan.model_dump_json()) == plan
+    assert all(planned.model.width <= 1_048_576 for planned in plan.arms)
+    (problem,) = plan.control_problems
+    assert "width = 1048576" in problem.message
+    assert re.findall(r"ghosts = (\d+) can be matched", problem.message)
 
 
 def test_the_widest_model_is_matched_at_once() -> None:
