@@ -59,8 +59,8 @@ class RunningService:
 
 
 @contextmanager
-def running_service(folder: Path, **settings: str) -> Iterator[RunningService]:
-    """Starts `python -m api serve` on a free port and waits until experiments can run."""
+def running_service(folder: Path, module: str = "api", **settings: str) -> Iterator[RunningService]:
+    """Starts `python -m <module> serve` on a free port and waits until experiments can run."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     data_dir, log = folder / "data", folder / "service.log"
@@ -75,7 +75,7 @@ def running_service(folder: Path, **settings: str) -> Iterator[RunningService]:
     }
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "api", "serve"],
+            [sys.executable, "-m", module, "serve"],
             env=environment,
             stdout=output,
             stderr=subprocess.STDOUT,
