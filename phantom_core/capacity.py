@@ -52,8 +52,8 @@ def rank_problems(plan: Plan, capacity: Capacity) -> Iterator[SpecProblem]:
         else:
             gpus = f" and {capacity.gpus} GPUs" if resources.device == "auto" else ""
             message = (
-                f"arm {arm.name!r} needs {p} ranks of {resources.cpus_per_rank:g} CPU cores, but the cluster "
-                f"has {capacity.cpus:g} cores{gpus}; {use}or lower resources.cpus_per_rank"
+                f"arm {arm.name!r} needs {p} ranks of {resources.cpus_per_rank:g} CPU cores, but the "
+                f"cluster has {capacity.cpus:g} cores{gpus}; {use}or lower resources.cpus_per_rank"
             )
         yield SpecProblem(field=f"arms.{index}.world_size", value=p, limit=places, message=message)
 
@@ -83,8 +83,7 @@ def memory_problems(plan: Plan, arms: Sequence[LocatedArm], capacity: Capacity) 
                 f"{arm.words} needs about {_size(needed)} of memory on {where}; there are {_size(has)} "
                 f"(estimate for one rank: weights, gradients and optimizer {_size(memory.state_bytes)}, "
                 f"activations {_size(memory.activations_bytes + memory.transient_bytes)}, data "
-                f"{_size(data)}); "
-                "use a smaller width, depth or batch size, fewer rows, or more ranks"
+                f"{_size(data)}); use a smaller width, depth or batch size, fewer rows, or more ranks"
             ),
         )
         greediest[arm.index] = needed, problem

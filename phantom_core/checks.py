@@ -142,8 +142,7 @@ def _ghosts(path: str, n: int, p: int, k: int) -> Iterator[SpecProblem]:
             limit=round(best, 2),
             message=(
                 f"{p} ranks of width {n} with {k} ghosts are past p = sqrt(n / k) = {best:.3g}, where all "
-                "ranks "
-                "together have the fewest weights; use fewer ranks, fewer ghosts or a wider model"
+                "ranks together have the fewest weights; use fewer ranks, fewer ghosts or a wider model"
             ),
             severity="warning",
         )
@@ -189,8 +188,7 @@ def _optimizer(arm: LocatedArm) -> Iterator[SpecProblem]:
             limit=steps,
             message=(
                 f"warmup_steps = {training.schedule.warmup_steps} outlasts a run of at most {steps} steps, "
-                "whose "
-                "learning rate never reaches its peak; use fewer"
+                "whose learning rate never reaches its peak; use fewer"
             ),
             severity="warning",
         )
@@ -226,9 +224,8 @@ def _stop_rule(plan: Plan) -> Iterator[SpecProblem]:
             value=stop.seconds,
             limit=stop.max_seconds,
             message=(
-                f"seconds = {stop.seconds:g} is above max_seconds = {stop.max_seconds:g}; raise "
-                "max_seconds or "
-                "lower seconds"
+                f"seconds = {stop.seconds:g} is above max_seconds = {stop.max_seconds:g}; raise max_seconds "
+                "or lower seconds"
             ),
         )
     if not isinstance(stop, StopAtSteps) and training.evaluation_interval > stop.max_steps:
@@ -238,8 +235,7 @@ def _stop_rule(plan: Plan) -> Iterator[SpecProblem]:
             limit=stop.max_steps,
             message=(
                 f"the {stop.kind} rule is looked at every {training.evaluation_interval} steps, but a run "
-                "ends "
-                f"after max_steps = {stop.max_steps}; lower evaluation_interval or raise max_steps"
+                f"ends after max_steps = {stop.max_steps}; lower evaluation_interval or raise max_steps"
             ),
         )
     deadline_s = plan.spec.resources.deadline_s
@@ -276,7 +272,8 @@ def _measurement(plan: Plan) -> Iterator[SpecProblem]:
             limit=SHORTEST_WINDOW_S,
             message=(
                 f"minimum_window_s = {measurement.minimum_window_s:g} allows windows shorter than "
-                f"{SHORTEST_WINDOW_S:g} s, from which no verdict is drawn; use at least {SHORTEST_WINDOW_S:g}"
+                f"{SHORTEST_WINDOW_S:g} s, from which no verdict is drawn; use at least "
+                f"{SHORTEST_WINDOW_S:g}"
             ),
             severity="warning",
         )

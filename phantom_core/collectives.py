@@ -138,8 +138,7 @@ class Communicator:
         if differing:
             raise RanksDisagreeError(
                 f"rank {self.rank} of {self.world_size} builds {what}, but ranks {differing} build "
-                "something else; "
-                "give every rank of a group the same settings"
+                "something else; give every rank of a group the same settings"
             )
 
     def count(self, kind: Collective, numel: int, element_bytes: int) -> None:

@@ -180,8 +180,7 @@ def _unmatched(phantom: PhantomArm, model: ModelSpec, spec: ExperimentSpec) -> C
         control="parameter-matched tensor",
         message=(
             f"no tensor width divisible by {math.lcm(p, 8)} has within {MATCH_TOLERANCE:.0%} of the "
-            f"{wanted:,} "
-            f"parameters of width = {n}, ghosts = {k} (nearest: {width} with {has:,}, "
+            f"{wanted:,} parameters of width = {n}, ghosts = {k} (nearest: {width} with {has:,}, "
             f"{100 * (has - wanted) / wanted:+.1f} %); {way_out}"
         ),
     )

@@ -230,15 +230,13 @@ def _notes(arm: Arm, model: ModelSpec) -> list[str]:
     limit = break_even_ghosts(n, p)
     if k >= limit:
         notes.append(
-            f"ghosts = {k}: from k = {math.ceil(limit)} (m (1 - 1/p)) a phantom layer of width {n} on {p} "
-            "ranks has no "
-            "fewer weights and FLOPs than a tensor layer"
+            f"ghosts = {k}: from k = {math.ceil(limit)}, m (1 - 1/p), a phantom layer of width {n} on {p} "
+            "ranks has no fewer weights and FLOPs than a tensor layer"
         )
     best = frugal_world_size(n, k)
     if p > best:
         notes.append(
             f"world_size = {p}: at width {n} and {k} ghosts all ranks together have the fewest weights and "
-            "FLOPs near p = "
-            f"{max(1, round(best))} (sqrt(n / k)); past it ghosts cost more than they save"
+            f"FLOPs near p = {max(1, round(best))}, sqrt(n / k); past it ghosts cost more than they save"
         )
     return notes

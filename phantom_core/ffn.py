@@ -74,7 +74,7 @@ class FFN(nn.Module):
         self.hidden_layers = nn.ModuleList(hidden_layers)
         self.output_layer = output_layer
         self.activation: Activation = activation
-        placement = "shard"
+        placement = input_layer.output_placement
         for layer in self.layers[1:]:
             assert layer.input_placement == placement, "a layer can't read what the one before returns"
             placement = layer.output_placement
@@ -149,8 +149,8 @@ def build_ffn(
     arm, model = planned.arm, planned.model
     if arm.world_size != ranks.world_size:
         raise ValueError(
-            f"world_size = {arm.world_size} of arm {arm.name!r}, but its group has {ranks.world_size} ranks; "
-            "give it a group of its own size"
+            f"world_size = {arm.world_size} of arm {arm.name!r}, but its group has {ranks.world_size} "
+            "ranks; give it a group of its own size"
         )
     dtype = torch_dtype(model.dtype)
     with torch.device("meta"):  # sizes first: weights are drawn once, below, from the seed

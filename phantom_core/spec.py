@@ -154,9 +154,8 @@ class FileTask(SpecModel):
         named, count = len(self.features), self.feature_count
         if count is not None and (count < named if self.path.endswith(".npz") else count != named):
             raise ValueError(
-                f"feature_count = {count} does not fit the {named} names in features; leave it out, or "
-                "give the "
-                "total number of columns of the 2-D arrays of an .npz file"
+                f"feature_count = {count} does not fit the {named} names in features; leave it out, or give "
+                "the total number of columns of the 2-D arrays of an .npz file"
             )
         return self
 

@@ -180,7 +180,7 @@ def test_notes_say_where_ghosts_stop_paying() -> None:
 
     assert "from k = 12" in notes(4, 12)
     assert "from k" not in notes(4, 11)
-    assert "near p = 4 " in notes(8, 4)
+    assert "near p = 4," in notes(8, 4)
     assert notes(4, 4) == ""
     assert notes(1, 4) == ""
 
