@@ -15,6 +15,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
 DOCUMENTS = ("README.md",)
+OUTPUT = re.compile(r"<!-- output: (?P<name>[a-z_]+) -->\n.*?<!-- end -->", re.DOTALL)
 BLOCK = re.compile(r"<!-- figures: (?P<name>[a-z_]+) -->\n.*?<!-- end -->", re.DOTALL)
 
 
@@ -37,14 +38,18 @@ def main() -> int:
 
 
 def quoted(text: str) -> str:
-    """The text with every marked block made anew from its result file."""
+    """The text with every marked block made anew: tables from JSON, a program's output as it was recorded."""
 
     def block(match: re.Match[str]) -> str:
         name = match["name"]
         result = json.loads((RESULTS / f"{name}.json").read_text())
         return f"<!-- figures: {name} -->\n{TABLES[name](result)}\n<!-- end -->"
 
-    return BLOCK.sub(block, text)
+    def output(match: re.Match[str]) -> str:
+        shown = (RESULTS / f"{match['name']}.txt").read_text().rstrip()
+        return f"<!-- output: {match['name']} -->\n```\n{shown}\n```\n<!-- end -->"
+
+    return OUTPUT.sub(output, BLOCK.sub(block, text))
 
 
 def origin(result: dict[str, Any]) -> str:
