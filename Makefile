@@ -33,7 +33,7 @@ lint: $(SETUP)
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
-	$(VENV)/bin/lint-imports
+	$(RUN) -c "from importlinter.cli import lint_imports_command as lint; lint()"
 
 format: $(SETUP)
 	$(RUN) -m ruff check --fix .

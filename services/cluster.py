@@ -3,12 +3,18 @@
 Ray's own `JobSubmissionClient` connects in its constructor, has no timeouts and costs a second of imports;
 the REST interface beneath it is documented and stable, so this uses that. Nothing that a caller of
 Ghostwatt sends reaches an entrypoint or a runtime_env: both are built from settings and ids alone.
+
+ClusterError              Ray answered, but not as it should (wrong token, an answer that can't be read)
+|-- ClusterRefused        Ray has looked at the request and will not have it, now or later
+`-- ClusterUnreachable    no answer of Ray's at all
 """
 
+import json
 import shlex
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import httpx
 
@@ -18,14 +24,34 @@ JobState = Literal["PENDING", "RUNNING", "STOPPED", "SUCCEEDED", "FAILED"]
 FINAL_STATES: frozenset[str] = frozenset({"STOPPED", "SUCCEEDED", "FAILED"})
 REQUEST_TIMEOUT_S = 10.0
 LOG_TAIL_CHARACTERS = 2_000
+MOST_BYTES = 64 * 2**20
+"""Longest answer that is read; a job's log has no limit of its own."""
+BAD_GATEWAY = frozenset({502, 503, 504})
+"""What proxies say while the server behind them is away."""
 
 
 class ClusterError(Exception):
     """Ray refused or failed; the message holds its answer."""
 
 
+class ClusterRefused(ClusterError):
+    """Ray will not have this request, however often it is made."""
+
+
 class ClusterUnreachable(ClusterError):
     """No answer: nothing is known about the job, so nothing about it may be changed."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back for one request."""
+
+    status_code: int
+    """HTTP status."""
+    text: str
+    """The whole body."""
+    truncated: bool = False
+    """Whether there was more than `MOST_BYTES`."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +61,7 @@ class JobStatus:
     state: JobState
     """Ray's word; `RUNNING` does not mean that a worker group exists."""
     message: str
-    """Ray's explanation, possibly long."""
+    """Ray's explanation, possibly long; text that every database takes."""
 
 
 class Cluster:
@@ -46,9 +72,18 @@ class Cluster:
 
         address: The dashboard's address, such as `http://127.0.0.1:8265`.
         token: Ray's authentication token; None if the cluster has none.
-        timeout_s: Longest wait for one answer.
+        timeout_s: Longest wait for one answer, from its first byte to its last.
+
+        Raises:
+            ClusterError: The address is not one of a job server.
         """
         self.address = address.rstrip("/")
+        if not self.address.startswith(("http://", "https://")):
+            raise ClusterError(
+                f"ray_address = {address!r} is no address of Ray's job server; give its dashboard's, "
+                "such as http://head:8265"
+            )
+        self._timeout_s = timeout_s
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         # A proxy from the environment is for the outside world, not for the cluster.
         self._client = httpx.Client(
@@ -65,7 +100,8 @@ class Cluster:
             name: The experiment's name, for the dashboard; metadata only.
 
         Raises:
-            ClusterError: Ray refused. The id may be in use all the same: look it up before trying again.
+            ClusterError: Ray refused or failed. The id may be in use all the same: look it up before trying
+                again.
             ClusterUnreachable: No answer; likewise.
         """
         self._request(
@@ -84,51 +120,57 @@ class Cluster:
 
         Raises:
             ClusterError: Ray failed to answer properly.
-            ClusterUnreachable: No answer.
+            ClusterUnreachable: No answer, or one that is not Ray's.
         """
-        response = self._send("GET", f"/api/jobs/{job_id}")
-        if response.status_code == httpx.codes.NOT_FOUND:
+        answer = self._send("GET", f"/api/jobs/{job_id}")
+        if self._unknown(answer, job_id):
             return None
-        answer = self._parsed(response)
-        return JobStatus(state=answer["status"], message=str(answer.get("message") or ""))
+        told = self._parsed(answer)
+        state = told.get("status")
+        if state not in get_args(JobState):
+            raise ClusterError(f"Ray says that job {job_id} is {state!r}, which is none of its states")
+        return JobStatus(state=state, message=_storable(str(told.get("message") or "")))
 
     def stop(self, job_id: str) -> None:
         """Asks Ray to stop a job; it ends seconds later, and a job that has ended is left alone.
 
         Raises:
-            ClusterUnreachable: No answer.
+            ClusterError: Ray failed to answer properly.
+            ClusterUnreachable: No answer, or one that is not Ray's.
         """
-        response = self._send("POST", f"/api/jobs/{job_id}/stop")
-        if response.status_code not in (httpx.codes.OK, httpx.codes.NOT_FOUND):
-            self._parsed(response)
+        answer = self._send("POST", f"/api/jobs/{job_id}/stop")
+        if not self._unknown(answer, job_id):
+            self._parsed(answer)
 
     def log_tail(self, job_id: str) -> str:
         """The last lines that a job's driver printed; empty if they can't be had."""
         try:
-            answer = self._parsed(self._send("GET", f"/api/jobs/{job_id}/logs"))
+            told = self._parsed(self._send("GET", f"/api/jobs/{job_id}/logs"))
         except ClusterError:
             return ""
-        return str(answer.get("logs") or "")[-LOG_TAIL_CHARACTERS:]
+        return _storable(str(told.get("logs") or "")[-LOG_TAIL_CHARACTERS:])
 
     def capacity(self) -> Capacity:
         """What all nodes that are alive have together.
 
         Raises:
             ClusterError: Ray refused or failed to answer properly.
-            ClusterUnreachable: No answer.
+            ClusterUnreachable: No answer, or no node has reported yet: a head that was just restarted knows
+                none, which says nothing of what the cluster has.
         """
-        answer = self._request("GET", "/api/v0/nodes", params={"detail": "true"})
-        nodes = answer["data"]["result"]["result"]
-        alive = [node.get("resources_total") or {} for node in nodes if node.get("state") == "ALIVE"]
-
-        def total(resource: str) -> float:
-            return sum(float(node.get(resource, 0)) for node in alive)
-
+        told = self._request("GET", "/api/v0/nodes", params={"detail": "true"})
+        try:
+            nodes = told["data"]["result"]["result"]
+            alive = [node.get("resources_total") or {} for node in nodes if node["state"] == "ALIVE"]
+            cpus, gpus, memory = (
+                sum(float(node.get(resource, 0)) for node in alive) for resource in ("CPU", "GPU", "memory")
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ClusterError(f"Ray's list of nodes can't be read: {error!r}") from error
+        if not alive:
+            raise ClusterUnreachable(f"no node of the Ray cluster at {self.address} is alive")
         return Capacity(
-            cpus=total("CPU"),
-            gpus=int(total("GPU")),
-            gpu_memory_bytes=None,
-            cpu_memory_bytes=int(total("memory")) or None,
+            cpus=cpus, gpus=int(gpus), gpu_memory_bytes=None, cpu_memory_bytes=int(memory) or None
         )
 
     def dashboard_url(self, job_id: str) -> str:
@@ -145,29 +187,66 @@ class Cluster:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
+    def _send(self, method: str, path: str, **options: Any) -> Answer:
+        end_at = time.monotonic() + self._timeout_s
+        body = bytearray()
         try:
-            return self._client.request(method, path, **options)
+            with self._client.stream(method, path, **options) as response:
+                for chunk in response.iter_bytes():
+                    body += chunk
+                    # httpx's timeouts are for one read each, so an answer that trickles would never end.
+                    if time.monotonic() > end_at:
+                        raise ClusterUnreachable(
+                            f"Ray's job server at {self.address} did not finish its answer within "
+                            f"{self._timeout_s:g} s"
+                        )
+                    if len(body) > MOST_BYTES:
+                        break
         except httpx.HTTPError as error:
             raise ClusterUnreachable(
                 f"Ray's job server at {self.address} does not answer: {type(error).__name__}: {error}"
             ) from error
+        except RuntimeError as error:
+            if not self._client.is_closed:
+                raise
+            raise ClusterUnreachable(f"the connection to {self.address} was given up meanwhile") from error
+        if response.status_code in BAD_GATEWAY:
+            raise ClusterUnreachable(f"nothing answers behind {self.address} ({response.status_code})")
+        text = bytes(body[:MOST_BYTES]).decode(errors="replace")
+        return Answer(response.status_code, text, truncated=len(body) > MOST_BYTES)
+
+    def _unknown(self, answer: Answer, job_id: str) -> bool:
+        """Whether Ray does not know the job: it names it then, unlike a proxy that knows no such page."""
+        if answer.status_code != httpx.codes.NOT_FOUND:
+            return False
+        if job_id not in answer.text:
+            raise ClusterUnreachable(f"what answers at {self.address} (404) is not Ray's job server")
+        return True
 
     def _request(self, method: str, path: str, **options: Any) -> dict[str, Any]:
         return self._parsed(self._send(method, path, **options))
 
-    def _parsed(self, response: httpx.Response) -> dict[str, Any]:
-        if response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+    def _parsed(self, answer: Answer) -> dict[str, Any]:
+        if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
             raise ClusterError(
-                f"Ray at {self.address} refuses the token ({response.status_code}); "
+                f"Ray at {self.address} refuses the token ({answer.status_code}); "
                 "give the cluster's own in RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
             )
-        if not response.is_success:
-            raise ClusterError(f"Ray answered {response.status_code}: {response.text[:1000]}")
+        if answer.status_code in (httpx.codes.BAD_REQUEST, httpx.codes.UNPROCESSABLE_ENTITY):
+            raise ClusterRefused(f"Ray refuses the request: {_storable(answer.text[:1000])}")
+        if not httpx.codes.is_success(answer.status_code):
+            raise ClusterError(f"Ray answered {answer.status_code}: {_storable(answer.text[:1000])}")
+        if answer.truncated:
+            raise ClusterError(f"Ray's answer is longer than {MOST_BYTES // 2**20} MiB")
         try:
-            answer = response.json()
+            told = json.loads(answer.text)
         except ValueError as error:
-            raise ClusterError(f"Ray's answer is no JSON: {response.text[:200]!r}") from error
-        if not isinstance(answer, dict):
-            raise ClusterError(f"Ray's answer is no object: {response.text[:200]!r}")
-        return answer
+            raise ClusterError(f"Ray's answer is no JSON: {answer.text[:200]!r}") from error
+        if not isinstance(told, dict):
+            raise ClusterError(f"Ray's answer is no object: {answer.text[:200]!r}")
+        return told
+
+
+def _storable(text: str) -> str:
+    """Text that every database takes: a log may hold anything, NUL and half characters too."""
+    return text.replace("\x00", "\ufffd").encode(errors="replace").decode()
