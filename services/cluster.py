@@ -14,7 +14,7 @@ import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self, cast, get_args
 
 import httpx
 
@@ -129,7 +129,7 @@ class Cluster:
         state = told.get("status")
         if state not in get_args(JobState):
             raise ClusterError(f"Ray says that job {job_id} is {state!r}, which is none of its states")
-        return JobStatus(state=state, message=_storable(str(told.get("message") or "")))
+        return JobStatus(state=cast(JobState, state), message=_storable(str(told.get("message") or "")))
 
     def stop(self, job_id: str) -> None:
         """Asks Ray to stop a job; it ends seconds later, and a job that has ended is left alone.

@@ -3,6 +3,9 @@
 `Follower.step` looks once and changes at most one thing, so that a dispatcher can follow many. What it must
 remember is in the database; what it keeps itself (an ingest token not yet handed over, a stop under way)
 costs at worst another attempt if it dies. A transport error changes no state.
+
+Silence and waiting are counted from when this follower began at the earliest: while no service ran, no
+event could arrive.
 """
 
 import logging
@@ -16,9 +19,17 @@ from phantom_core.plan import Plan, make_plan
 from phantom_core.protocol import Reason
 from phantom_core.spec import ExperimentSpec
 from services import leases
-from services.cluster import FINAL_STATES, Cluster, ClusterError, ClusterUnreachable, JobStatus
+from services.cluster import (
+    FINAL_STATES,
+    Cluster,
+    ClusterError,
+    ClusterRefused,
+    ClusterUnreachable,
+    JobStatus,
+)
 from services.database import Database
 from services.errors import LeaseLost
+from services.event_limits import text
 from services.leases import FollowView, IngestToken, Lease
 from services.settings import Settings
 from services.states import ExperimentState
@@ -30,6 +41,8 @@ LATE_EVENTS_S = 15.0
 """Seconds that the last events of an ended job may take to arrive before its end is judged without them."""
 STOP_AGAIN_S = 30.0
 """Seconds after which a job that was told to stop and still runs is told again."""
+SUBMIT_AGAIN_S = 120.0
+"""Seconds for which a job that Ray fails to take, without refusing it, is offered again."""
 
 RETRIED = frozenset({Reason.WORKER_LOST, Reason.JOB_UNKNOWN, Reason.JOB_FAILED, Reason.SILENCE_DEADLINE})
 """Faults of the infrastructure: another attempt may do better. The user's own errors are not among them."""
@@ -69,6 +82,8 @@ class Follower:
         self._ending: Ending | None = None
         self._stopped_at_s: float | None = None
         self._ended_since_s: float | None = None
+        self._offered_since_s: float | None = None
+        self._following_since: datetime | None = None
 
     def step(self, cluster: Cluster) -> bool:
         """Looks once.
@@ -81,24 +96,26 @@ class Follower:
         """
         try:
             view = leases.follow(self._db, self.lease)
+            self._following_since = self._following_since or view.now
             return self._step(cluster, view)
         except LeaseLost as error:
             log.info("%s", error)
             return False
-        except ClusterUnreachable as error:
+        except ClusterError as error:
             log.warning("%s: %s", self.lease.experiment_id, error)
             return True
 
     def _step(self, cluster: Cluster, view: FollowView) -> bool:
-        if view.cancel_requested and self._ending is None:
+        if view.cancel_requested:
             self._ending = Ending(ExperimentState.CANCELLED, Reason.CANCELLED_BY_USER, "cancelled on request")
-        if self._ending is None:
-            self._ending = self._deadline(view)
-        if view.attempt == 0 or (view.ray_job_id is None and self._job(cluster, view) is None):
-            return self._begin(cluster, view)
-        status = self._job(cluster, view)
-        if view.ray_job_id is None:  # submitted by a dispatcher that died before it could write so
+        status = self._job(cluster, view) if view.attempt else None
+        if view.ray_job_id is None:
+            if status is None:
+                return self._begin(cluster, view)
+            # Submitted by a dispatcher that died before it could write so.
             self._note_job(cluster, view.attempt)
+        if self._ending is None:
+            self._ending = self._overdue(view, status)
         if self._ending is not None:
             return self._end_job(cluster, view, status)
         if status is None or status.state in FINAL_STATES:
@@ -107,14 +124,17 @@ class Follower:
         return True
 
     def _begin(self, cluster: Cluster, view: FollowView) -> bool:
-        if self._ending is not None:
-            return self._finish(self._ending)
+        ending = self._ending or self._past_deadline(view)
+        if ending is not None:
+            return self._finish(ending)
         problem = self._does_not_fit(cluster)
         if problem is not None:
             return self._finish(Ending(ExperimentState.FAILED, Reason.NO_CAPACITY, problem))
         if self._token is None or self._token.attempt != view.attempt:
             self._token = leases.begin_attempt(self._db, self.lease)
         attempt = self._token.attempt
+        if self._offered_since_s is None:
+            self._offered_since_s = self._clock_s()
         try:
             cluster.submit(
                 job_id(self.lease.experiment_id, attempt),
@@ -127,44 +147,73 @@ class Follower:
                 name=self._name,
             )
         except ClusterError as error:
-            # A refusal can mean that an earlier try got through: the id is looked up before anything else.
+            # It can have got through all the same: the id is looked up before anything else.
             if cluster.status(job_id(self.lease.experiment_id, attempt)) is None:
-                return self._finish(Ending(ExperimentState.FAILED, Reason.SUBMIT_FAILED, str(error)))
-        self._token = None
+                return self._not_taken(error)
+        self._token = self._offered_since_s = None
         self._note_job(cluster, attempt)
         return True
+
+    def _not_taken(self, error: ClusterError) -> bool:
+        assert self._offered_since_s is not None
+        is_final = isinstance(error, ClusterRefused) or (
+            not isinstance(error, ClusterUnreachable)
+            and self._clock_s() - self._offered_since_s >= SUBMIT_AGAIN_S
+        )
+        if is_final:
+            return self._finish(Ending(ExperimentState.FAILED, Reason.SUBMIT_FAILED, str(error)))
+        raise error
 
     def _does_not_fit(self, cluster: Cluster) -> str | None:
         capacity = cluster.capacity()
         problems = [problem for problem in check(self._plan, capacity) if problem.severity == "error"]
         return "; ".join(f"{problem.field}: {problem.message}" for problem in problems) or None
 
-    def _deadline(self, view: FollowView) -> Ending | None:
-        resources = self._spec.resources
-        if _age_s(view.leased_at, view.now) > resources.deadline_s:
-            return Ending(
-                ExperimentState.FAILED,
-                Reason.DEADLINE,
-                f"not finished {resources.deadline_s:g} s after it was taken from the queue; "
-                "raise resources.deadline_s, or train less",
-            )
-        if view.state is ExperimentState.STARTING and view.starting_at is not None:
-            waited_s = _age_s(view.starting_at, view.now)
-            if waited_s > resources.scheduling_deadline_s:
-                return Ending(
-                    ExperimentState.FAILED,
-                    Reason.SCHEDULING_DEADLINE,
-                    f"its {self._plan.world_size} ranks did not start within "
-                    f"{resources.scheduling_deadline_s:g} s: the cluster is busy or misses resources; "
-                    "raise resources.scheduling_deadline_s or free the boards",
-                )
-        if self._silent(view):
-            return Ending(
-                ExperimentState.FAILED,
-                Reason.SILENCE_DEADLINE,
-                f"no sign of life from its ranks for {self._settings.silence_deadline_s:g} s",
-            )
-        return None
+    def _overdue(self, view: FollowView, status: JobStatus | None) -> Ending | None:
+        """Which deadline has passed. A job that ended by itself is judged by its end instead."""
+        assert self._following_since is not None
+        if status is None or status.state in FINAL_STATES - {"STOPPED"}:
+            return None
+        # A job that was stopped was so perhaps by a dispatcher that died since, for a deadline.
+        since = None if status.state == "STOPPED" else self._following_since
+        return self._past_deadline(view) or self._unscheduled(view, since) or self._silent(view, since)
+
+    def _past_deadline(self, view: FollowView) -> Ending | None:
+        deadline_s = self._spec.resources.deadline_s
+        if _age_s(view.leased_at, view.now) <= deadline_s:
+            return None
+        return Ending(
+            ExperimentState.FAILED,
+            Reason.DEADLINE,
+            f"not finished {deadline_s:g} s after it was taken from the queue; "
+            "raise resources.deadline_s, or train less",
+        )
+
+    def _unscheduled(self, view: FollowView, since: datetime | None) -> Ending | None:
+        if view.state is not ExperimentState.STARTING or view.starting_at is None:
+            return None
+        deadline_s = self._spec.resources.scheduling_deadline_s
+        if _age_s(_later(view.starting_at, since), view.now) <= deadline_s:
+            return None
+        return Ending(
+            ExperimentState.FAILED,
+            Reason.SCHEDULING_DEADLINE,
+            f"its {self._plan.world_size} ranks did not start within {deadline_s:g} s: the cluster is busy or "
+            "misses resources; raise resources.scheduling_deadline_s or free the boards",
+        )
+
+    def _silent(self, view: FollowView, since: datetime | None) -> Ending | None:
+        heard_at = view.last_event_at or view.running_at
+        if view.state is not ExperimentState.RUNNING or heard_at is None:
+            return None
+        deadline_s = self._settings.silence_deadline_s
+        if _age_s(_later(heard_at, since), view.now) <= deadline_s:
+            return None
+        return Ending(
+            ExperimentState.FAILED,
+            Reason.SILENCE_DEADLINE,
+            f"no sign of life from its ranks for {deadline_s:g} s",
+        )
 
     def _judge(self, cluster: Cluster, view: FollowView, status: JobStatus | None) -> bool:
         """The job is over, and the experiment is not: says why, after its last events had time to arrive."""
@@ -176,17 +225,17 @@ class Follower:
         return self._fail_or_retry(view, self._verdict(cluster, view, status))
 
     def _verdict(self, cluster: Cluster, view: FollowView, status: JobStatus | None) -> Ending:
-        if status is None:
-            return Ending(
-                ExperimentState.LOST,
-                Reason.JOB_UNKNOWN,
-                "Ray no longer knows the job: its head was restarted or lost",
-            )
         if view.reported_outcome == "failed":
             return Ending(
                 ExperimentState.FAILED,
                 view.reported_reason or Reason.JOB_FAILED,
                 view.reported_message or "the job reported that it failed",
+            )
+        if status is None:
+            return Ending(
+                ExperimentState.LOST,
+                Reason.JOB_UNKNOWN,
+                "Ray no longer knows the job: its head was restarted or lost",
             )
         if status.state == "STOPPED":
             return Ending(
@@ -195,12 +244,12 @@ class Follower:
                 "the job was stopped from outside, through Ray's dashboard or command",
             )
         tail = cluster.log_tail(job_id(self.lease.experiment_id, view.attempt))
-        what = (
-            f"the job ended but {view.runs_left} runs were never reported"
-            if status.state == "SUCCEEDED"
-            else f"the job failed: {status.message}"
-        )
-        return Ending(ExperimentState.FAILED, Reason.JOB_FAILED, f"{what}\n{tail}".strip())
+        if status.state == "SUCCEEDED":
+            what = f"the job ended but {view.runs_left} runs were never reported"
+        else:
+            # Ray appends the log to its message too.
+            what = f"the job failed: {status.message.partition(chr(10))[0] if tail else status.message}"
+        return Ending(ExperimentState.FAILED, Reason.JOB_FAILED, text(f"{what}\n{tail}".strip()) or what)
 
     def _fail_or_retry(self, view: FollowView, ending: Ending) -> bool:
         if ending.reason in RETRIED and view.attempt < self._settings.attempts:
@@ -219,18 +268,9 @@ class Follower:
             return self._fail_or_retry(view, ending)
         now_s = self._clock_s()
         if self._stopped_at_s is None or now_s - self._stopped_at_s > STOP_AGAIN_S:
-            self._stopped_at_s = now_s
             cluster.stop(job_id(self.lease.experiment_id, view.attempt))
+            self._stopped_at_s = now_s
         return True
-
-    def _silent(self, view: FollowView) -> bool:
-        """Whether a running experiment has said nothing for too long."""
-        heard_at = view.last_event_at or view.running_at
-        return (
-            view.state is ExperimentState.RUNNING
-            and heard_at is not None
-            and _age_s(heard_at, view.now) > self._settings.silence_deadline_s
-        )
 
     def _job(self, cluster: Cluster, view: FollowView) -> JobStatus | None:
         return cluster.status(job_id(self.lease.experiment_id, view.attempt))
@@ -252,3 +292,7 @@ def job_id(experiment_id: str, attempt: int) -> str:
 
 def _age_s(since: datetime, now: datetime) -> float:
     return (now - since).total_seconds()
+
+
+def _later(moment: datetime, other: datetime | None) -> datetime:
+    return moment if other is None else max(moment, other)
