@@ -16,7 +16,12 @@ from dataclasses import dataclass
 LEVEL = 0.95
 """Confidence of every interval."""
 RESAMPLES = 9_999
-"""Bootstrap samples."""
+"""Bootstrap samples of few pairs, whose widened level looks far into the tails."""
+RESAMPLES_OF_MANY = 1_999
+"""Bootstrap samples from `MANY_PAIRS` pairs on, where the level is nearly the plain one."""
+MANY_PAIRS = 30
+NUMBERS_AT_ONCE = 1_000_000
+"""Numbers that resampling holds in memory at a time."""
 FEWEST_PAIRS = 3
 """Pairs below which no interval is given."""
 
@@ -62,7 +67,8 @@ def ratio_intervals(log_ratios: Sequence[Sequence[float]], seed: int) -> list[Ra
         (data,),
         np.mean,
         axis=1,
-        n_resamples=RESAMPLES,
+        n_resamples=RESAMPLES if pairs < MANY_PAIRS else RESAMPLES_OF_MANY,
+        batch=max(1, NUMBERS_AT_ONCE // data.size),
         confidence_level=1 - 2 * tail,
         method="percentile",
         rng=np.random.default_rng(seed),

@@ -72,9 +72,13 @@ def head() -> str:
 
 def _config() -> Config:
     config = Config()
-    config.set_main_option("script_location", str(Path(migrations.__file__).parent).replace("%", "%%"))
+    config.set_main_option("script_location", str(_folder()).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     return config
+
+
+def _folder() -> Path:
+    return Path(migrations.__file__).parent
 
 
 def _current(connection: Connection) -> str | None:

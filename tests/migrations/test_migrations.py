@@ -2,6 +2,7 @@
 
 import multiprocessing
 import re
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -113,6 +114,47 @@ def test_every_step_down_and_up_keeps_the_rows_of_other_tables(empty_database_ur
         database.migrate()
         after = counts(database)
         assert {table: after[table] for table in left} == left
+        _assert_foreign_keys_hold(database)
+
+
+ALTERS_A_PARENT = """
+import sqlalchemy as sa
+from alembic import op
+
+revision: str = "9001"
+down_revision: str | None = "{head}"
+
+
+def upgrade() -> None:
+    with op.batch_alter_table("experiments") as batch:
+        batch.alter_column("name", type_=sa.String(length=100), existing_nullable=False)
+        batch.add_column(sa.Column("extra", sa.Integer(), nullable=True))
+
+
+def downgrade() -> None:
+    with op.batch_alter_table("experiments") as batch:
+        batch.drop_column("extra")
+        batch.alter_column("name", type_=sa.String(length=80), existing_nullable=False)
+"""
+
+
+def test_altering_a_parent_table_keeps_its_children(
+    empty_database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On SQLite a table is altered by a copy, and dropping the old one would take the children's rows along."""
+    with Database(empty_database_url) as database:
+        database.migrate()
+        fill(database)
+        before = counts(database)
+        folder = tmp_path / "migrations"
+        shutil.copytree(Path(migrations.__file__).parent, folder)
+        folder.joinpath("versions", "9001_alters_a_parent.py").write_text(ALTERS_A_PARENT.format(head=head()))
+        monkeypatch.setattr("services.schema._folder", lambda: folder)
+        database.migrate()
+        assert database.revision() == "9001"
+        assert counts(database) == before
+        database.migrate("0001")
+        assert counts(database) == before
         _assert_foreign_keys_hold(database)
 
 

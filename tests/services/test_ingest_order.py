@@ -25,7 +25,7 @@ def in_order(database: Database) -> dict[str, list[str]]:
 
 
 @settings(
-    max_examples=12,
+    max_examples=8,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     derandomize=True,

@@ -14,7 +14,7 @@ from services.errors import KeyRefused, LeaseLost
 from services.keys import Scope
 from services.states import ExperimentState
 from services.tables import ApiKey, Experiment, ExperimentAttempt
-from tests.services.simulated_job import SimulatedJob, begun, deliver, spec
+from tests.services.simulated_job import Figures, SimulatedJob, begun, deliver, spec
 
 
 def expire(database: Database, experiment_id: str) -> None:
@@ -310,6 +310,21 @@ def test_a_job_that_finishes_while_nobody_holds_the_lease_has_finished(database:
     found = experiments.get(database, identifier)
     assert (found.state, found.runs) == ("succeeded", {"succeeded": 6})
     assert leases.claim(database, "b", 60) is None
+
+
+def test_samples_of_another_attempt_are_not_mixed_in(database: Database) -> None:
+    """A host that was started anew counts its monotonic clock from the beginning again."""
+    _, lease, job = begun(database)
+    run = job.assignment.runs[0]
+    events = list(job.run(run, Figures(power_mw=90_000.0)))
+    deliver(database, job, [*job.started(), *events[:-1]])
+    leases.begin_attempt(database, lease, reason=Reason.WORKER_LOST)
+    again = SimulatedJob(assignments.assignment(database, lease.experiment_id))
+    deliver(database, again, [*again.started(), *again.run(run.model_copy(update={"attempt": 2}))])
+    found = runs.get(database, run.run_id)
+    assert found.energy_integral_mj == pytest.approx(4_000_000.0)
+    assert found.sample_count == 4 * 101
+    assert found.flags == ()
 
 
 def test_every_start_of_a_job_is_told(database: Database) -> None:
