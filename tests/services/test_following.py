@@ -1,0 +1,510 @@
+"""One experiment followed step by step, with a cluster that answers what the test tells it to."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import cast
+
+import pytest
+from sqlalchemy import update
+
+from phantom_core.capacity import Capacity
+from phantom_core.protocol import ExperimentFinished, Reason
+from phantom_core.spec import ExperimentSpec
+from services import assignments, experiments, following, keys, leases
+from services.cluster import Cluster, ClusterError, ClusterRefused, ClusterUnreachable, JobState, JobStatus
+from services.database import Database, now
+from services.errors import KeyRefused
+from services.following import Follower, job_id
+from services.keys import Scope
+from services.settings import Settings
+from services.tables import Experiment
+from services.views import ExperimentView
+from tests.services.simulated_job import SimulatedJob, deliver, spec
+
+UNREACHABLE = ClusterUnreachable("nobody answers")
+
+
+class FakeCluster:
+    """Jobs by id; `submitting` and `asking` hold what the next calls raise, None for no error."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, JobStatus] = {}
+        self.tokens: dict[str, str] = {}
+        self.submitting: list[Exception | None] = []
+        self.asking: list[Exception | None] = []
+        self.stopping: list[Exception | None] = []
+        self.gets_through = False
+        """Whether a submission that raises has got through all the same."""
+        self.submitted: list[str] = []
+        self.stopped: list[str] = []
+        self.has = Capacity(cpus=8, gpus=0)
+        self.log = "Traceback\nValueError: no"
+
+    def submit(self, job: str, *, python: str, environment: dict[str, str], name: str) -> None:
+        assert set(environment) == {
+            "GHOSTWATT_SERVICE_URL",
+            "GHOSTWATT_EXPERIMENT_ID",
+            "GHOSTWATT_INGEST_TOKEN",
+        }
+        self.submitted.append(job)
+        error = self.submitting.pop(0) if self.submitting else None
+        if error is None and job in self.jobs:
+            error = ClusterRefused("the id is in use")
+        if error is None or self.gets_through:
+            self.jobs.setdefault(job, JobStatus("PENDING", ""))
+            self.tokens.setdefault(job, environment["GHOSTWATT_INGEST_TOKEN"])
+        if error is not None:
+            raise error
+
+    def status(self, job: str) -> JobStatus | None:
+        error = self.asking.pop(0) if self.asking else None
+        if error is not None:
+            raise error
+        return self.jobs.get(job)
+
+    def stop(self, job: str) -> None:
+        error = self.stopping.pop(0) if self.stopping else None
+        if error is not None:
+            raise error
+        self.stopped.append(job)
+
+    def log_tail(self, job: str) -> str:
+        return self.log
+
+    def capacity(self) -> Capacity:
+        return self.has
+
+    def dashboard_url(self, job: str) -> str:
+        return f"http://ray/{job}"
+
+
+class Bench:
+    """An experiment, its follower, its cluster and a clock that only the test moves."""
+
+    def __init__(self, db: Database, folder: Path, document: ExperimentSpec | None = None) -> None:
+        self.db = db
+        self.settings = Settings(data_dir=folder, attempts=2, silence_deadline_s=100)
+        self.cluster = FakeCluster()
+        self.clock_s = 0.0
+        self.id = experiments.submit(db, document or spec())
+        lease = leases.claim(db, "a", 60)
+        assert lease is not None
+        self.follower = self.followed_by(lease)
+
+    def followed_by(self, lease: leases.Lease) -> Follower:
+        return Follower(self.db, lease, self.settings, clock_s=lambda: self.clock_s)
+
+    def step(self) -> bool:
+        return self.follower.step(cast(Cluster, self.cluster))
+
+    def steps_to_the_end(self, most: int = 20) -> None:
+        """Steps, with a minute between them, until there is no more to do."""
+        for _ in range(most):
+            if not self.step():
+                return
+            self.clock_s += 60
+        raise AssertionError(f"not over after {most} steps: {self.experiment}")
+
+    @property
+    def experiment(self) -> ExperimentView:
+        return experiments.get(self.db, self.id)
+
+    @property
+    def ended_as(self) -> tuple[str, str | None]:
+        return self.experiment.state, self.experiment.reason
+
+    def ray_says(self, state: JobState, message: str = "", attempt: int = 1) -> None:
+        self.cluster.jobs[job_id(self.id, attempt)] = JobStatus(state, message)
+
+    def job(self) -> SimulatedJob:
+        return SimulatedJob(assignments.assignment(self.db, self.id))
+
+    def running(self) -> SimulatedJob:
+        """Brings it to `running`."""
+        assert self.step()
+        self.ray_says("RUNNING")
+        job = self.job()
+        deliver(self.db, job, list(job.started()))
+        assert self.experiment.state == "running"
+        return job
+
+    def reports(self, finished: ExperimentFinished, job: SimulatedJob) -> None:
+        event = job.driver.event(self.id, job.assignment.attempt, job.at(), finished)
+        deliver(self.db, job, [event])
+
+    def ages(self, seconds: float) -> None:
+        """Time passes for everything that the database knows of it, not for the follower's own start."""
+        with self.db.write() as session:
+            row = session.get_one(Experiment, self.id)
+            aged = {
+                name: getattr(row, name) - timedelta(seconds=seconds)
+                for name in ("leased_at", "starting_at", "running_at", "last_event_at")
+                if getattr(row, name) is not None
+            }
+            session.execute(update(Experiment).where(Experiment.id == self.id).values(aged))
+
+    def ages_while_followed(self, seconds: float) -> None:
+        self.ages(seconds)
+        assert self.follower._following_since is not None
+        self.follower._following_since -= timedelta(seconds=seconds)
+
+
+@pytest.fixture
+def bench(sqlite_database: Database, tmp_path: Path) -> Bench:
+    return Bench(sqlite_database, tmp_path)
+
+
+def test_an_experiment_is_submitted_under_its_own_id_and_ends_with_its_job(bench: Bench) -> None:
+    job = bench.running()
+    assert bench.cluster.submitted == [bench.id]
+    assert bench.experiment.ray_dashboard_url == f"http://ray/{bench.id}"
+    token = bench.cluster.tokens[bench.id]
+    assert keys.verify(bench.db, token, Scope.INGEST, experiment_id=bench.id)
+    assert bench.step()
+    deliver(bench.db, job, [event for run in job.assignment.runs for event in job.run(run)])
+    deliver(bench.db, job, job.finished())
+    assert not bench.step()
+    assert bench.experiment.state == "succeeded"
+
+
+def test_a_refused_submission_whose_id_is_known_is_adopted(bench: Bench) -> None:
+    bench.cluster.submitting, bench.cluster.gets_through = [ClusterRefused("the id is in use")], True
+    assert bench.step()
+    assert bench.experiment.state == "starting"
+    assert bench.experiment.ray_job_id == bench.id
+    assert bench.step()
+    assert bench.cluster.submitted == [bench.id]
+
+
+def test_a_refused_submission_of_an_unknown_id_fails_with_rays_words(bench: Bench) -> None:
+    bench.cluster.submitting = [ClusterRefused("no such runtime_env")]
+    assert not bench.step()
+    assert bench.ended_as == ("failed", Reason.SUBMIT_FAILED)
+    assert "no such runtime_env" in (bench.experiment.message or "")
+
+
+@pytest.mark.parametrize("error", [UNREACHABLE, ClusterError("Ray answered 500")])
+@pytest.mark.parametrize("status", [None, UNREACHABLE])
+def test_a_submission_without_an_answer_changes_nothing_and_is_made_again(
+    bench: Bench, error: Exception, status: Exception | None
+) -> None:
+    bench.cluster.submitting, bench.cluster.asking = [error], [status]
+    assert bench.step()
+    assert bench.experiment.state == "leased"
+    assert bench.step()
+    assert bench.experiment.state == "starting"
+    # The same attempt, with the key that the first try may have handed over.
+    assert bench.cluster.submitted == [bench.id, bench.id]
+    assert keys.verify(bench.db, bench.cluster.tokens[bench.id], Scope.INGEST, experiment_id=bench.id)
+
+
+def test_a_submission_that_got_through_without_an_answer_is_adopted_later(bench: Bench) -> None:
+    bench.cluster.submitting, bench.cluster.gets_through = [UNREACHABLE], True
+    bench.cluster.asking = [UNREACHABLE]
+    assert bench.step()
+    assert bench.experiment.state == "leased"
+    assert bench.step()
+    assert bench.experiment.state == "starting"
+    assert bench.cluster.submitted == [bench.id]
+
+
+def test_an_unreachable_cluster_is_waited_for_however_long_but_a_failing_one_is_not(bench: Bench) -> None:
+    bench.cluster.submitting = [UNREACHABLE] * 10
+    for _ in range(10):
+        assert bench.step()
+        bench.clock_s += 3_600
+    assert bench.experiment.state == "leased"
+    bench.cluster.submitting = [ClusterError("Ray answered 500: no agent")] * 10
+    bench.steps_to_the_end()
+    assert bench.ended_as == ("failed", Reason.SUBMIT_FAILED)
+
+
+@pytest.mark.parametrize("error", [UNREACHABLE, ClusterError("Ray answered 500")])
+def test_a_running_experiment_is_left_alone_while_ray_does_not_answer(bench: Bench, error: Exception) -> None:
+    bench.running()
+    before = bench.experiment
+    bench.cluster.asking = [error] * 5
+    for _ in range(5):
+        assert bench.step()
+        bench.clock_s += 3_600
+    assert bench.experiment.model_copy(update={"timings": before.timings}) == before
+
+
+def test_a_job_that_ray_forgot_is_started_again_and_at_last_lost(bench: Bench) -> None:
+    bench.running()
+    first = bench.cluster.tokens[bench.id]
+    bench.cluster.jobs.clear()
+    assert bench.step()
+    assert bench.experiment.state == "leased"
+    with pytest.raises(KeyRefused):
+        keys.verify(bench.db, first, Scope.INGEST, experiment_id=bench.id)
+    assert bench.step()
+    second = job_id(bench.id, 2)
+    assert bench.cluster.submitted == [bench.id, second]
+    assert keys.verify(bench.db, bench.cluster.tokens[second], Scope.INGEST, experiment_id=bench.id)
+    bench.cluster.jobs.clear()
+    assert not bench.step()
+    assert bench.ended_as == ("lost", Reason.JOB_UNKNOWN)
+    assert set(bench.experiment.runs) == {"cancelled"}
+
+
+def test_a_job_that_failed_without_a_word_is_tried_again_and_then_told_with_its_log(bench: Bench) -> None:
+    bench.running()
+    bench.ray_says("FAILED", "exit code 1\nTraceback\nValueError: no")
+    bench.ray_says("FAILED", "exit code 1\nTraceback\nValueError: no", attempt=2)
+    bench.cluster.gets_through = True
+    bench.steps_to_the_end()
+    assert bench.ended_as == ("failed", Reason.JOB_FAILED)
+    assert bench.experiment.message == "the job failed: exit code 1\nTraceback\nValueError: no"
+    assert bench.experiment.attempt == 2
+
+
+def test_a_log_that_no_database_takes_is_stored_without_what_it_does_not(bench: Bench) -> None:
+    bench.running()
+    for attempt in (1, 2):
+        bench.ray_says("FAILED", "bad \x00", attempt=attempt)
+    bench.cluster.log = "x" * 100_000
+    bench.steps_to_the_end()
+    assert bench.experiment.state == "failed"
+    assert "\x00" not in (bench.experiment.message or "")
+    assert len(bench.experiment.message or "") < 10_000
+
+
+@pytest.mark.parametrize(
+    "reason", [Reason.TASK_ERROR, Reason.ARM_ERROR, Reason.OUT_OF_MEMORY, Reason.ALL_RUNS_FAILED]
+)
+def test_what_the_user_must_mend_is_not_tried_again(bench: Bench, reason: Reason) -> None:
+    job = bench.running()
+    bench.reports(ExperimentFinished(outcome="failed", reason=reason, message="no such column"), job)
+    bench.ray_says("FAILED")
+    bench.steps_to_the_end()
+    assert bench.ended_as == ("failed", reason)
+    assert bench.experiment.message == "no such column"
+    assert bench.cluster.submitted == [bench.id]
+
+
+@pytest.mark.parametrize("state", ["FAILED", None])
+def test_a_reported_fault_of_the_machines_is_tried_again(bench: Bench, state: JobState | None) -> None:
+    job = bench.running()
+    bench.reports(ExperimentFinished(outcome="failed", reason=Reason.WORKER_LOST, message="rank 1"), job)
+    if state is None:
+        bench.cluster.jobs.clear()
+    else:
+        bench.ray_says(state)
+    for _ in range(3):
+        assert bench.step()
+        bench.clock_s += 60
+    assert bench.cluster.submitted == [bench.id, job_id(bench.id, 2)]
+    assert bench.experiment.state == "starting"
+
+
+def test_a_job_stopped_from_outside_is_cancelled_and_not_tried_again(bench: Bench) -> None:
+    bench.running()
+    bench.ray_says("STOPPED")
+    bench.steps_to_the_end()
+    assert bench.ended_as == ("cancelled", Reason.JOB_STOPPED)
+    assert bench.cluster.submitted == [bench.id]
+    assert bench.cluster.stopped == []
+
+
+def test_a_job_that_ended_well_but_never_told_of_its_runs_failed(bench: Bench) -> None:
+    bench.running()
+    for attempt in (1, 2):
+        bench.ray_says("SUCCEEDED", attempt=attempt)
+    bench.steps_to_the_end()
+    assert bench.ended_as == ("failed", Reason.JOB_FAILED)
+    assert "6 runs were never reported" in (bench.experiment.message or "")
+
+
+def test_the_last_events_of_an_ended_job_have_time_to_arrive(bench: Bench) -> None:
+    job = bench.running()
+    bench.ray_says("SUCCEEDED")
+    for _ in range(3):
+        assert bench.step()
+        bench.clock_s += following.LATE_EVENTS_S / 3 - 0.1
+    assert bench.experiment.state == "running"
+    deliver(bench.db, job, [event for run in job.assignment.runs for event in job.run(run)])
+    deliver(bench.db, job, job.finished())
+    assert not bench.step()
+    assert bench.experiment.state == "succeeded"
+    assert bench.cluster.submitted == [bench.id]
+
+
+def test_a_job_that_is_over_is_judged_by_its_end_and_not_by_a_deadline(bench: Bench) -> None:
+    bench.running()
+    assert bench.step()
+    bench.ray_says("FAILED", "out of disk")
+    bench.ages_while_followed(1e6)
+    assert bench.step()
+    assert bench.cluster.stopped == []
+    for attempt in (1, 2):
+        bench.ray_says("FAILED", "out of disk", attempt)
+    bench.steps_to_the_end()
+    assert bench.ended_as == ("failed", Reason.JOB_FAILED)
+
+
+def test_a_cancel_before_submission_ends_at_once(bench: Bench) -> None:
+    experiments.request_cancel(bench.db, bench.id)
+    assert not bench.step()
+    assert bench.ended_as == ("cancelled", Reason.CANCELLED_BY_USER)
+    assert bench.cluster.submitted == []
+
+
+@pytest.mark.parametrize("begin", [lambda bench: bench.step(), lambda bench: bench.running()])
+def test_a_cancel_stops_the_job_and_ends_only_when_it_is_gone(
+    bench: Bench, begin: Callable[[Bench], object]
+) -> None:
+    begin(bench)
+    experiments.request_cancel(bench.db, bench.id)
+    for _ in range(5):
+        assert bench.step()
+    assert bench.cluster.stopped == [bench.id]
+    assert bench.experiment.state in {"starting", "running"}
+    bench.clock_s += following.STOP_AGAIN_S + 1
+    assert bench.step()
+    assert bench.cluster.stopped == [bench.id] * 2
+    bench.ray_says("STOPPED")
+    assert not bench.step()
+    assert bench.ended_as == ("cancelled", Reason.CANCELLED_BY_USER)
+    assert set(bench.experiment.runs) == {"cancelled"}
+
+
+def test_a_stop_that_did_not_arrive_is_told_again_at_once(bench: Bench) -> None:
+    bench.running()
+    experiments.request_cancel(bench.db, bench.id)
+    bench.cluster.stopping = [UNREACHABLE]
+    assert bench.step()
+    assert bench.cluster.stopped == []
+    assert bench.step()
+    assert bench.cluster.stopped == [bench.id]
+
+
+def test_a_cancel_outdoes_a_deadline_that_is_being_carried_out(bench: Bench) -> None:
+    bench.running()
+    assert bench.step()
+    bench.ages_while_followed(101)
+    assert bench.step()
+    assert bench.cluster.stopped == [bench.id]
+    experiments.request_cancel(bench.db, bench.id)
+    bench.ray_says("STOPPED")
+    assert not bench.step()
+    assert bench.ended_as == ("cancelled", Reason.CANCELLED_BY_USER)
+
+
+def test_waiting_for_boards_ends_at_the_scheduling_deadline(
+    sqlite_database: Database, tmp_path: Path
+) -> None:
+    bench = Bench(sqlite_database, tmp_path, spec(resources={"scheduling_deadline_s": 50}))
+    assert bench.step()
+    bench.ages_while_followed(49)
+    assert bench.step()
+    assert bench.cluster.stopped == []
+    bench.ages_while_followed(2)
+    assert bench.step()
+    assert bench.cluster.stopped == [bench.id]
+    bench.ray_says("STOPPED")
+    assert not bench.step()
+    assert bench.ended_as == ("failed", Reason.SCHEDULING_DEADLINE)
+    assert "50 s" in (bench.experiment.message or "")
+
+
+def test_silence_is_ended_and_tried_again(bench: Bench) -> None:
+    bench.running()
+    assert bench.step()
+    bench.ages_while_followed(99)
+    assert bench.step()
+    assert bench.cluster.stopped == []
+    bench.ages_while_followed(2)
+    assert bench.step()
+    assert bench.cluster.stopped == [bench.id]
+    bench.ray_says("STOPPED")
+    assert bench.step()
+    assert bench.step()
+    assert bench.cluster.submitted == [bench.id, job_id(bench.id, 2)]
+    assert bench.experiment.state == "starting"
+
+
+def test_the_whole_deadline_ends_it_for_good(sqlite_database: Database, tmp_path: Path) -> None:
+    bench = Bench(sqlite_database, tmp_path, spec(resources={"deadline_s": 50}))
+    bench.running()
+    bench.ages(51)
+    assert bench.step()
+    bench.ray_says("STOPPED")
+    assert not bench.step()
+    assert bench.ended_as == ("failed", Reason.DEADLINE)
+    assert bench.cluster.submitted == [bench.id]
+
+
+def test_the_whole_deadline_holds_for_one_that_never_could_be_submitted(
+    sqlite_database: Database, tmp_path: Path
+) -> None:
+    bench = Bench(sqlite_database, tmp_path, spec(resources={"deadline_s": 50}))
+    bench.cluster.submitting = [UNREACHABLE]
+    assert bench.step()
+    bench.ages(51)
+    assert not bench.step()
+    assert bench.ended_as == ("failed", Reason.DEADLINE)
+
+
+def test_a_job_is_not_silent_for_the_hours_in_which_no_service_listened(bench: Bench) -> None:
+    bench.running()
+    bench.ages(10_000)
+    assert leases.release(bench.db, bench.follower.lease)
+    lease = leases.claim(bench.db, "b", 60)
+    assert lease is not None
+    bench.follower = bench.followed_by(lease)
+    for _ in range(3):
+        assert bench.step()
+    assert bench.cluster.stopped == []
+    bench.ages_while_followed(101)
+    assert bench.step()
+    assert bench.cluster.stopped == [bench.id]
+
+
+def test_a_stop_for_silence_by_a_dispatcher_that_died_is_not_taken_for_one_from_outside(bench: Bench) -> None:
+    bench.running()
+    bench.ages(101)
+    bench.ray_says("STOPPED")
+    assert bench.step()
+    assert bench.experiment.state == "leased"
+    assert bench.experiment.attempt == 2
+
+
+def test_another_dispatcher_adopts_a_job_that_was_never_written_down(bench: Bench) -> None:
+    bench.cluster.submitting, bench.cluster.gets_through = [UNREACHABLE], True
+    bench.cluster.asking = [UNREACHABLE]
+    assert bench.step()
+    token = bench.cluster.tokens[bench.id]
+    with bench.db.write() as session:
+        session.execute(update(Experiment).values(lease_expires_at=now(session) - timedelta(seconds=1)))
+    lease = leases.claim(bench.db, "b", 60)
+    assert lease is not None
+    old, bench.follower = bench.follower, bench.followed_by(lease)
+    assert bench.step()
+    assert bench.experiment.state == "starting"
+    assert keys.verify(bench.db, token, Scope.INGEST, experiment_id=bench.id)
+    # ... and the first, which lost its lease, does nothing more.
+    assert not old.step(cast(Cluster, bench.cluster))
+    assert bench.cluster.submitted == [bench.id]
+
+
+def test_a_lease_lost_while_submitting_changes_nothing(bench: Bench) -> None:
+    class TakenOver(FakeCluster):
+        def capacity(self) -> Capacity:
+            with bench.db.write() as session:
+                session.execute(update(Experiment).values(lease_token="another's"))
+            return super().capacity()
+
+    bench.cluster = TakenOver()
+    assert not bench.step()
+    assert bench.cluster.submitted == []
+    assert bench.experiment.state == "leased"
+
+
+def test_what_can_never_fit_is_refused_with_what_it_needs(bench: Bench) -> None:
+    bench.cluster.has = Capacity(cpus=1, gpus=0)
+    assert not bench.step()
+    assert bench.ended_as == ("failed", Reason.NO_CAPACITY)
+    assert "needs 2 ranks" in (bench.experiment.message or "")
+    assert bench.cluster.submitted == []
