@@ -36,7 +36,7 @@ from services.views import (
     View,
 )
 
-Searched = Annotated[str, Field(max_length=200, pattern=r"^[^\x00]*$")]
+SearchedText = Annotated[str, Field(max_length=200, pattern=r"^[^\x00]*$")]
 """Text to look for; PostgreSQL has no NUL."""
 
 
@@ -47,11 +47,11 @@ class ExperimentFilter(BaseModel):
 
     states: tuple[ExperimentState, ...] = ()
     """Any of these states."""
-    name_contains: Searched | None = None
+    name_contains: SearchedText | None = None
     """Part of the name, in any case."""
-    tags: dict[Searched, Searched] = Field(default_factory=dict, max_length=32)
+    tags: dict[SearchedText, SearchedText] = Field(default_factory=dict, max_length=32)
     """All of these tags, with these values."""
-    strategy: Searched | None = None
+    strategy: SearchedText | None = None
     """Some arm has this strategy."""
     submitted_after: AwareDatetime | None = None
     """Accepted at or after this."""

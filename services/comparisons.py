@@ -147,7 +147,8 @@ def _rows(experiment_id: str, arm_key: int, arm: ArmComparison) -> list[dict[str
             "ratio_low": metric.ratio_low,
             "ratio_high": metric.ratio_high,
             "pairs": metric.pairs,
-            "method": None,
+            "estimated": Flag.ESTIMATED in metric.flags,
+            "loss_differs": Flag.LOSS_DIFFERS in metric.flags,
             "flags": [*metric.flags, *metric.blocking_flags],
             "sentence": metric.sentence,
         }

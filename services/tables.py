@@ -294,11 +294,12 @@ class Comparison(Base):
     ratio_low: Mapped[float | None]
     ratio_high: Mapped[float | None]
     pairs: Mapped[int]
-    method: Mapped[str | None] = mapped_column(String(32))
+    estimated: Mapped[bool]
+    loss_differs: Mapped[bool]
     flags: Mapped[list[str]]
     sentence: Mapped[str] = mapped_column(Text)
 
-    __table_args__ = (Index("ix_comparisons_found", "metric", "verdict", "ratio"),)
+    __table_args__ = (Index("ix_comparisons_found", "metric", "ratio"),)
 
 
 class ApiKey(Base):

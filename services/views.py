@@ -79,6 +79,45 @@ class VerdictView(View):
     """Whether it rests on estimates, which must be said wherever it is shown."""
 
 
+class FindingView(VerdictView):
+    """What one ended experiment says of one arm in one metric, with what the arm was."""
+
+    experiment_id: str
+    """The experiment."""
+    experiment_name: str
+    """Its name."""
+    tags: dict[str, str]
+    """Its tags."""
+    submitted_at: datetime
+    """When it was accepted."""
+    devices: tuple[str, ...]
+    """Models of its boards or processors."""
+    strategy: str
+    """How the arm is split."""
+    world_size: int
+    """Ranks, p."""
+    width: int
+    """Neurons per hidden layer, n."""
+    depth: int
+    """Hidden layers, L."""
+    ghosts: int | None
+    """Ghosts per rank, k; None unless phantom."""
+    dtype: str
+    """Number format."""
+    baseline: str
+    """Arm that it was compared with."""
+    is_primary: bool
+    """Whether the experiment's verdict rests on this metric."""
+    pairs: int
+    """Rounds compared."""
+    estimated: bool
+    """Whether the energies are estimates and not measured."""
+    loss_differs: bool
+    """Whether the arms ended at different losses."""
+    flags: tuple[str, ...]
+    """What stands beside the verdict, or in its way."""
+
+
 class DeviceView(View):
     """A board or processor that energy was read from."""
 

@@ -239,7 +239,8 @@ def upgrade() -> None:
         sa.Column("ratio_low", sa.Double(), nullable=True),
         sa.Column("ratio_high", sa.Double(), nullable=True),
         sa.Column("pairs", sa.Integer(), nullable=False),
-        sa.Column("method", sa.String(length=32), nullable=True),
+        sa.Column("estimated", sa.Boolean(), nullable=False),
+        sa.Column("loss_differs", sa.Boolean(), nullable=False),
         sa.Column("flags", JSON, nullable=False),
         sa.Column("sentence", sa.Text(), nullable=False),
         sa.ForeignKeyConstraint(
@@ -254,7 +255,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("experiment_id", "arm_key", "metric", name=op.f("pk_comparisons")),
     )
     op.create_index(op.f("ix_comparisons_arm_key"), "comparisons", ["arm_key"], unique=False)
-    op.create_index("ix_comparisons_found", "comparisons", ["metric", "verdict", "ratio"], unique=False)
+    op.create_index("ix_comparisons_found", "comparisons", ["metric", "ratio"], unique=False)
 
     op.create_table(
         "power_samples",

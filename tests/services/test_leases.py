@@ -319,7 +319,7 @@ def test_samples_of_another_attempt_are_not_mixed_in(database: Database) -> None
     events = list(job.run(run, Figures(power_mw=90_000.0)))
     deliver(database, job, [*job.started(), *events[:-1]])
     leases.begin_attempt(database, lease, reason=Reason.WORKER_LOST)
-    again = SimulatedJob(assignments.assignment(database, lease.experiment_id))
+    again = SimulatedJob(assignments.assignment(database, lease.experiment_id), clock_s=1_000.05)
     deliver(database, again, [*again.started(), *again.run(run.model_copy(update={"attempt": 2}))])
     found = runs.get(database, run.run_id)
     assert found.energy_integral_mj == pytest.approx(4_000_000.0)
