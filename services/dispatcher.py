@@ -13,13 +13,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from phantom_core.checks import Capacity
+from phantom_core.protocol import Reason
 from services import comparisons, heartbeats, leases
 from services.cluster import Cluster, ClusterError
 from services.database import Database
 from services.errors import ServiceError
 from services.following import Follower
+from services.leases import Lease
 from services.ray_head import RayHead, RayHeadError
 from services.settings import Settings
+from services.states import ExperimentState
 
 log = logging.getLogger(__name__)
 
@@ -112,13 +115,36 @@ class Dispatcher:
         for identifier, follower in list(self._followers.items()):
             if self._stop.is_set():
                 return
-            if not follower.step(cluster):
-                self._forget(identifier)
+            # A cluster that does not answer costs each its timeouts; no lease may run out meanwhile.
+            self._beat_s = time.monotonic()
+            self._renew(self._db)
+            if identifier in self._followers:
+                self._step(identifier, follower, cluster)
         if len(self._followers) < self._settings.ray_max_active and self._problem is None:
             lease = leases.claim(self._db, self._owner, self._settings.lease_ttl_s)
             if lease is not None:
-                self._renewed_s[lease.experiment_id] = time.monotonic()
-                self._followers[lease.experiment_id] = Follower(self._db, lease, self._settings)
+                self._follow(self._db, lease)
+
+    def _step(self, identifier: str, follower: Follower, cluster: Cluster) -> None:
+        """One look at one experiment; what goes wrong with it is none of the others' business."""
+        try:
+            if not follower.step(cluster):
+                self._forget(identifier)
+        except ServiceError as error:
+            log.warning("%s: %s", identifier, error)
+        except Exception:
+            log.exception("%s: a step failed; going on", identifier)
+
+    def _follow(self, db: Database, lease: Lease) -> None:
+        try:
+            follower = Follower(db, lease, self._settings)
+        except ValueError as error:
+            # It would come round for ever, ahead of all others.
+            message = f"its stored spec can't be used by this version; submit it anew: {error}"
+            leases.finish(db, lease, ExperimentState.FAILED, Reason.SUBMIT_FAILED, message)
+            return
+        self._renewed_s[lease.experiment_id] = time.monotonic()
+        self._followers[lease.experiment_id] = follower
 
     def _tell_heartbeat(self, db: Database) -> None:
         now_s = time.monotonic()

@@ -2,40 +2,73 @@
 
 Ray's workers and jobs start sessions of their own, rename themselves (which overwrites the environment that
 /proc shows) and outlive their parents by seconds. So three marks are used together: descent, the
-session that the first process leads, and a variable in the environment that children inherit.
+sessions that the family leads, and a variable in the environment that children inherit. A leader that
+adopts orphans (`adopting_orphans`) keeps descent whole as long as it lives.
 """
 
 import logging
 import os
-import time
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Sequence
 
 import psutil
 
 log = logging.getLogger(__name__)
 
+# prctl's PR_SET_CHILD_SUBREAPER is 36. It survives exec, so the command itself is the reaper, with the same id.
+_LAUNCHER = """
+import ctypes, os, sys
+try:
+    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
+except (AttributeError, OSError):
+    pass
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
 
-def family(leader: psutil.Process | None, session: int, variable: str, value: str) -> set[psutil.Process]:
-    """All living processes that belong to a leader, itself included.
+
+def adopting_orphans(command: Sequence[str]) -> list[str]:
+    """A command to which orphaned descendants are given as children, where the system can (Linux).
 
     Args:
-        leader: The process that was started; None if it is gone.
-        session: Id of the session that it led.
+        command: Program and arguments.
+    """
+    return [sys.executable, "-I", "-S", "-c", _LAUNCHER, *command]
+
+
+def family(
+    leader: psutil.Process | None, variable: str, value: str, sessions: Iterable[int] = ()
+) -> set[psutil.Process]:
+    """All living processes that belong to a leader, itself included.
+
+    Process and session ids come round again, so no id alone makes a process one of the family: only descent
+    from a member, the mark, or being in a session that a member is in. The caller and its session are never
+    part of it.
+
+    Args:
+        leader: The process that was started, in a session of its own; None if it is gone.
         variable: Name of the environment variable that marks its family.
         value: Its value, unique to this family.
+        sessions: Sessions known to be the family's, from a look a moment ago.
     """
-    found: set[psutil.Process] = set()
-    for process in psutil.process_iter():
-        if _in_session(process, session) or _marked(process, variable, value):
-            found.add(process)
-    if leader is not None:
+    processes = list(psutil.process_iter())
+    found = {process for process in processes if _marked(process, variable, value)}
+    if leader is not None and leader.is_running():
         found.add(leader)
-    for process in list(found):
-        try:
-            found.update(process.children(recursive=True))
-        except psutil.Error:
-            continue
-    return {process for process in found if process.is_running() and not _is_zombie(process)}
+    size = -1
+    while len(found) != size:
+        size = len(found)
+        known = sessions_of(found).union(sessions) - {_own_session()}
+        found.update(process for process in processes if _session(process) in known)
+        for process in list(found):
+            try:
+                found.update(process.children(recursive=True))
+            except psutil.Error:
+                continue
+    return {
+        process
+        for process in found
+        if process.pid != os.getpid() and process.is_running() and not _is_zombie(process)
+    }
 
 
 def end(processes: Iterable[psutil.Process], grace_s: float) -> list[psutil.Process]:
@@ -58,21 +91,22 @@ def end(processes: Iterable[psutil.Process], grace_s: float) -> list[psutil.Proc
     return [process for process in alive if not _is_zombie(process)]
 
 
-def wait_until_gone(processes: Iterable[psutil.Process], deadline_s: float) -> bool:
-    """Waits for processes to be gone; whether they are."""
-    end_at = time.monotonic() + deadline_s
-    left = list(processes)
-    while left and time.monotonic() < end_at:
-        left = [process for process in left if process.is_running() and not _is_zombie(process)]
-        time.sleep(0.05)
-    return not left
+def sessions_of(processes: Iterable[psutil.Process]) -> frozenset[int]:
+    """Ids of the sessions that processes are in, without the caller's own."""
+    return frozenset(found for process in processes if (found := _session(process)) is not None) - {
+        _own_session()
+    }
 
 
-def _in_session(process: psutil.Process, session: int) -> bool:
+def _session(process: psutil.Process) -> int | None:
     try:
-        return os.getsid(process.pid) == session
+        return os.getsid(process.pid)
     except OSError:
-        return False
+        return None
+
+
+def _own_session() -> int:
+    return os.getsid(0)
 
 
 def _marked(process: psutil.Process, variable: str, value: str) -> bool:

@@ -4,7 +4,6 @@
 head that outlived a killed service is found again through `head.json` and adopted, with its jobs.
 """
 
-import json
 import logging
 import os
 import secrets
@@ -15,20 +14,25 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import httpx
 import psutil
+from pydantic import TypeAdapter, ValidationError
 
-from services.processes import end, family
+from services.processes import adopting_orphans, end, family, sessions_of
 
 log = logging.getLogger(__name__)
 
 MARK = "GHOSTWATT_RAY_HEAD"
 STARTUP_DEADLINE_S = 120.0
+ADOPTION_DEADLINE_S = 30.0
+"""Seconds for which a head that lives may leave unanswered before it is replaced: its jobs go with it."""
 STOP_GRACE_S = 4.0
+TEMP_PREFIX = "ghostwatt-"
+TEMP_PARENT = Path("/tmp")  # noqa: S108 (made by mkdtemp; a longer path has no room for Ray's sockets)
 OBJECT_STORE_BYTES = 200_000_000
 """Nothing large goes through Ray's object store; its default would take 30 % of the memory."""
 
@@ -42,7 +46,7 @@ class HeadRecord:
     """What is written down of a running head."""
 
     pid: int
-    """The leading process."""
+    """The leading process; 0 while it is being started."""
     created_at_s: float
     """Its creation time, since process ids come round again."""
     mark: str
@@ -51,6 +55,9 @@ class HeadRecord:
     """The dashboard's address, where jobs are submitted."""
     temp_dir: str
     """Ray's folder for sessions."""
+
+
+_RECORD: TypeAdapter[HeadRecord] = TypeAdapter(HeadRecord)
 
 
 class RayHead:
@@ -86,7 +93,7 @@ class RayHead:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         record = self._recorded()
         if record is not None:
-            if _living(record) and self._answers(record.address):
+            if self._adoptable(record, cancelled):
                 log.info("adopted the Ray head at %s", record.address)
                 self._record = record
                 return
@@ -95,6 +102,8 @@ class RayHead:
 
     def alive(self) -> bool:
         """Whether the head's leading process lives."""
+        if self._process is not None:
+            self._process.poll()
         return self._record is not None and _living(self._record)
 
     def stop(self) -> None:
@@ -103,7 +112,10 @@ class RayHead:
             self._end(self._record)
             self._record = None
         if self._process is not None:
-            self._process.wait(timeout=5)
+            try:
+                self._process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                log.warning("process %d of the Ray head does not end", self._process.pid)
             self._process = None
 
     def __enter__(self) -> Self:
@@ -127,32 +139,53 @@ class RayHead:
 
     def _recorded(self) -> HeadRecord | None:
         try:
-            return HeadRecord(**json.loads(self._record_file.read_text()))
-        except (OSError, ValueError, TypeError):
+            return _RECORD.validate_json(self._record_file.read_bytes())
+        except (OSError, ValidationError):
             return None
+
+    def _write(self, record: HeadRecord) -> None:
+        self._record = record
+        temporary = self._record_file.with_suffix(".tmp")
+        temporary.write_bytes(_RECORD.dump_json(record))
+        temporary.replace(self._record_file)
+
+    def _adoptable(self, record: HeadRecord, cancelled: Callable[[], bool]) -> bool:
+        """Whether the recorded head lives and answers, now or soon: it may be busy, or still starting."""
+        end_at = time.monotonic() + ADOPTION_DEADLINE_S
+        while _living(record):
+            if self._answers(record.address):
+                return True
+            if cancelled():
+                raise RayHeadError("the Ray head was not waited for: the service is ending")
+            if time.monotonic() > end_at:
+                return False
+            time.sleep(0.2)
+        return False
 
     def _launch(self, cancelled: Callable[[], bool]) -> None:
         descriptor = os.open(self._token_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as file:
+            os.fchmod(descriptor, 0o600)
             file.write(secrets.token_hex(32))
         mark = secrets.token_hex(16)
         # Ray puts sockets below this folder, and their paths must stay under 107 bytes.
-        temp_dir = tempfile.mkdtemp(prefix="ghostwatt-", dir="/tmp")
+        temp_dir = tempfile.mkdtemp(prefix=TEMP_PREFIX, dir=TEMP_PARENT)
         port, client_port = _free_ports(2)
         address = f"http://127.0.0.1:{port}"
-        with self._log_file.open("wb") as output:
-            self._process = subprocess.Popen(
-                _command(port, client_port, temp_dir),
-                env=self._environment(mark),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        created_at_s = psutil.Process(self._process.pid).create_time()
-        self._record = HeadRecord(self._process.pid, created_at_s, mark, address, temp_dir)
-        self._record_file.write_text(json.dumps(asdict(self._record)))
+        # Written before it exists, so that a service killed right now leaves none that nobody knows of.
+        self._write(HeadRecord(0, 0.0, mark, address, temp_dir))
         try:
+            with self._log_file.open("wb") as output:
+                self._process = subprocess.Popen(
+                    adopting_orphans(_command(port, client_port, temp_dir)),
+                    env=self._environment(mark),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            created_at_s = psutil.Process(self._process.pid).create_time()
+            self._write(HeadRecord(self._process.pid, created_at_s, mark, address, temp_dir))
             self._wait_until_ready(address, cancelled)
         except BaseException:
             self.stop()
@@ -198,14 +231,14 @@ class RayHead:
         )
 
     def _answers(self, address: str) -> bool:
-        headers = {"Authorization": f"Bearer {self.token}"}
         try:
+            headers = {"Authorization": f"Bearer {self.token}"}
             with httpx.Client(base_url=address, headers=headers, timeout=5, trust_env=False) as client:
                 if not client.get("/api/jobs/").is_success:
                     return False
                 nodes = client.get("/api/v0/nodes").json()["data"]["result"]["result"]
                 return any(node.get("state") == "ALIVE" for node in nodes)
-        except (httpx.HTTPError, OSError, ValueError, KeyError, TypeError):
+        except (httpx.HTTPError, OSError, ValueError, KeyError, TypeError, AttributeError):
             return False
 
     def _log_tail(self) -> str:
@@ -216,19 +249,28 @@ class RayHead:
 
     def _end(self, record: HeadRecord) -> None:
         leader = psutil.Process(record.pid) if _living(record) else None
-        # Whoever is found before the head ends can't hide by losing its parent afterwards.
-        members = family(leader, record.pid, MARK, record.mark)
-        stuck = end(members, STOP_GRACE_S)
-        stuck += end(family(None, record.pid, MARK, record.mark), STOP_GRACE_S)
+        stuck: list[psutil.Process] = []
+        sessions: frozenset[int] = frozenset()
+        # Whoever is found before the head ends can't hide by losing its parent afterwards; the second look is
+        # for those that were being started during the first.
+        for _ in range(2):
+            members = family(leader, MARK, record.mark, sessions)
+            sessions |= sessions_of(members)
+            stuck = end(members, STOP_GRACE_S)
         if stuck:
             log.warning("processes of the Ray head that can't be ended: %s", [p.pid for p in stuck])
-        shutil.rmtree(record.temp_dir, ignore_errors=True)
+        temp_dir = Path(record.temp_dir)
+        if temp_dir.name.startswith(TEMP_PREFIX) and temp_dir.parent == TEMP_PARENT:
+            shutil.rmtree(temp_dir, ignore_errors=True)
         self._record_file.unlink(missing_ok=True)
 
 
 def _living(record: HeadRecord) -> bool:
     try:
-        return abs(psutil.Process(record.pid).create_time() - record.created_at_s) < 1.0
+        process = psutil.Process(record.pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        return abs(process.create_time() - record.created_at_s) < 1.0
     except psutil.Error:
         return False
 

@@ -1,7 +1,6 @@
 """The embedded Ray head, for real: loopback and token, adoption, and an end that leaves nothing."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -126,7 +125,7 @@ def test_a_head_that_does_not_come_up_says_what_was_seen_and_leaves_nothing(
     tmp_path: Path, command: str
 ) -> None:
     with (
-        mock.patch.object(ray_head, "_command", lambda *_: [sys.executable, "-c", command]),
+        mock.patch.object(ray_head, "_command", return_value=[sys.executable, "-c", command]),
         pytest.raises(RayHeadError, match=r"code \d: "),
     ):
         RayHead(tmp_path).start()
@@ -145,4 +144,4 @@ def test_waiting_for_a_head_can_be_given_up(tmp_path: Path) -> None:
     with mock.patch.object(ray_head, "_command", command), pytest.raises(RayHeadError, match="ending"):
         head.start(cancelled=lambda: True)
     assert not head.alive()
-    assert [os.path.exists(temp_dir) for temp_dir in temp_dirs] == [False]
+    assert [Path(temp_dir).exists() for temp_dir in temp_dirs] == [False]
