@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 import uuid
 import warnings
@@ -19,6 +20,10 @@ from services.tables import Base
 # A machine that is busy with something else is no fault of the code.
 hypothesis.settings.register_profile("ghostwatt", deadline=None)
 hypothesis.settings.load_profile("ghostwatt")
+
+# A shell ignores ctrl-c for what it starts in the background, programs inherit that, and tests press ctrl-c.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
