@@ -2,6 +2,7 @@
 
 import logging
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -40,6 +41,8 @@ class Failure:
 
     reason: Reason
     message: str
+    at_s: float
+    """When, in seconds since 1970: the others fail later, of waiting for the first."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,12 @@ class ArmRun:
         self._trainer: Trainer | None = None
 
     def make(self) -> RunOutcome:
-        """Makes the run and reports how it ended; never raises for what only concerns this arm."""
+        """Makes the run and reports how it ended; what only concerns this arm is not raised.
+
+        What goes wrong inside a window is voted on there, so that all ranks give up together and go on to the
+        next run. What goes wrong elsewhere on one rank (its disk is full, say) leaves the others waiting: it
+        is raised, which ends the worker group.
+        """
         self._emit_once(RunStarted(ranks=self._team.size))
         outcome: RunOutcome = "failed"
         failure: Failure | None = None
@@ -124,14 +132,15 @@ class ArmRun:
             if outcome == "succeeded":
                 self._hold_steady()
         except PeerFailed as error:
+            outcome = "failed"
             log.info("%s", error)
         except torch.OutOfMemoryError as error:
-            failure = Failure(Reason.OUT_OF_MEMORY, f"rank {self._team.rank}: {_first_line(error)}")
+            self._together(error)
+            failure = self._failure(Reason.OUT_OF_MEMORY, _first_line(error))
         except Exception as error:
+            self._together(error)
             log.exception("run %s failed", self._run.run_id)
-            failure = Failure(
-                Reason.ARM_ERROR, f"rank {self._team.rank}: {type(error).__name__}: {_first_line(error)}"
-            )
+            failure = self._failure(Reason.ARM_ERROR, f"{type(error).__name__}: {_first_line(error)}")
         failures = [told for told in self._team.gather(failure) if told is not None]
         costs = self._team.gather(self._measured_costs())
         if failures:
@@ -141,7 +150,16 @@ class ArmRun:
             self._trainer.close()
         return outcome
 
+    def _together(self, error: Exception) -> None:
+        if not self._clock.peers_know(error):
+            raise error
+
+    def _failure(self, reason: Reason, what: str) -> Failure:
+        return Failure(reason, f"rank {self._team.rank}: {what}", self._clock.failed_at_s or time.time())
+
     def _set_up(self) -> None:
+        # Two windows, since what fails on one rank alone mostly fails here (its device is too small), and
+        # its peers would wait for it in the first collective of the warm-up.
         with self._clock.window("setup"):
             self._trainer = Trainer(
                 self._planned,
@@ -150,6 +168,7 @@ class ArmRun:
                 device=self._device,
                 seed=self._run.seed,
             )
+        with self._clock.window("setup"):
             self._trainer.prepare(self._measurement.warmup_steps)
 
     def _train(self) -> tuple[RunOutcome, str | None]:
@@ -252,7 +271,8 @@ class ArmRun:
         )
         reason = _REASONS.get(outcome)
         if failures:
-            reason, message = failures[0].reason, failures[0].message
+            cause = min(failures, key=lambda failure: failure.at_s)
+            reason, message = cause.reason, cause.message
         peaks = [cost.peak_memory_bytes for cost in costs if cost.peak_memory_bytes is not None]
         sent = [cost.bytes_sent_per_step for cost in costs if cost.bytes_sent_per_step is not None]
         formula = arm_cost(self._planned, self._dataset.shape, self._dataset.placement)

@@ -67,7 +67,10 @@ class NodeAgent:
                 log.warning("some events were not delivered and stay in the spool")
         except Exception as error:
             log.warning("the sampler did not end well: %s: %s", type(error).__name__, error)
-        ray.kill(self._actor)
+        try:
+            ray.kill(self._actor)
+        except Exception as error:
+            log.warning("the sampler's actor was not ended: %s: %s", type(error).__name__, error)
 
 
 def start_node_agent(

@@ -95,14 +95,11 @@ class Ranks:
         dist.init_process_group(
             "gloo", init_method=f"tcp://{address}", rank=rank, world_size=world_size, timeout=wait
         )
-        self._teams: dict[int, Team] = {}
-        for size in sorted({*sizes, world_size}):
-            members = list(range(size))
-            group = dist.new_group(members, backend=self.backend, timeout=COMPUTE_TIMEOUT)
-            control = dist.new_group(members, backend="gloo", timeout=wait)
-            if rank < size:
-                compute = Communicator(group)
-                self._teams[size] = Team(rank=rank, size=size, compute=compute, control=control)
+        try:
+            self._teams = self._make_teams({*sizes, world_size}, wait)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def everyone(self) -> Team:
@@ -112,6 +109,17 @@ class Ranks:
     def team(self, size: int) -> Team | None:
         """The team of an arm of that size; None if this rank is outside it."""
         return self._teams.get(size)
+
+    def _make_teams(self, sizes: set[int], wait: timedelta) -> dict[int, Team]:
+        """All ranks make all groups, in one order; each keeps those that it is in."""
+        teams = {}
+        for size in sorted(sizes):
+            members = list(range(size))
+            group = dist.new_group(members, backend=self.backend, timeout=COMPUTE_TIMEOUT)
+            control = dist.new_group(members, backend="gloo", timeout=wait)
+            if self.rank < size:
+                teams[size] = Team(rank=self.rank, size=size, compute=Communicator(group), control=control)
+        return teams
 
     def close(self) -> None:
         """Leaves all groups."""

@@ -1,5 +1,6 @@
 """Windows between barriers: synchronize, barrier, read the meter; train; synchronize, barrier, read again."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -57,6 +58,13 @@ class WindowClock:
         self._emit = emit
         self._charged = charged
         self._counts: dict[Phase, int] = {}
+        self._told: BaseException | None = None
+        self.failed_at_s: float | None = None
+        """When the last error here happened, in seconds since 1970; None if none did."""
+
+    def peers_know(self, error: BaseException) -> bool:
+        """Whether the other ranks were told of this error by a vote, so that they are where this rank is."""
+        return self._told is error
 
     @contextmanager
     def window(self, phase: Phase) -> Iterator[OpenWindow]:
@@ -66,10 +74,14 @@ class WindowClock:
         for ever; the energy spent until then is recorded, and then the error goes on.
 
         Raises:
-            PeerFailed: The body succeeded here, but not on every rank.
+            PeerFailed: All is well here, but not on every rank.
         """
         inside = OpenWindow()
-        self._synchronize()
+        try:
+            self._synchronize()
+        except BaseException as error:
+            self._vote_no(error)
+            raise
         if not self._agree(True):
             raise PeerFailed("another rank failed before the window opened")
         power_mw = self._power_mw()
@@ -77,14 +89,19 @@ class WindowClock:
         try:
             yield inside
             self._synchronize()
-        except BaseException:
-            self._agree(False)
+        except BaseException as error:
+            self._vote_no(error)
             self._close(phase, inside, start, start_reading, power_mw)
             raise
         all_well = self._agree(True)
         self._close(phase, inside, start, start_reading, power_mw)
         if not all_well:
             raise PeerFailed(f"another rank failed in the {phase} window")
+
+    def _vote_no(self, error: BaseException) -> None:
+        self.failed_at_s = time.time()  # before the vote, which waits for the others
+        self._agree(False)
+        self._told = error
 
     def _read(self) -> tuple[Instant, EnergyReading | None]:
         reading = self._meter.read_energy() if self._meter is not None else None
