@@ -431,3 +431,14 @@ def test_many_runs_in_many_batches_leave_no_run_behind(database: Database) -> No
     for start in range(0, len(events), 50):
         deliver(database, job, events[start : start + 50])
     assert experiments.get(database, identifier).runs == {"succeeded": 20}
+
+
+@pytest.mark.parametrize("name", ["null", "nan", "a", "x" * 64])
+def test_any_allowed_name_of_a_metric_is_kept(database: Database, name: str) -> None:
+    _, _, job = begun(database)
+    run = job.assignment.runs[0].run_id
+    point = MetricPoint(step=2**63 - 1, name=name, value=-1e-300, energy_mj=1e300, training_s=0.1 + 0.2)
+    deliver(database, job, [event(run, Metrics(points=(point,)))])
+    (series,) = histories.metric_history(database, run).series
+    assert (series.name, series.step, series.value) == (name, (2**63 - 1,), (-1e-300,))
+    assert (series.energy_mj, series.training_s) == ((1e300,), (0.1 + 0.2,))
