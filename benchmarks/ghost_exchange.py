@@ -1,6 +1,6 @@
 """Microseconds of a ghost exchange: NCCL's collectives against the fused kernel, in one run, inside CUDA graphs.
 
-    torchrun --nproc-per-node 4 benchmarks/ghost_exchange.py [--out results/ghost_exchange.json]
+    torchrun --nproc-per-node 4 -m benchmarks.ghost_exchange [--out benchmarks/results/ghost_exchange.json]
 
 Both sides first have to give the right sums. Then each is captured 50 times in a graph, and the graphs are replayed
 in turn, round by round; the table shows the median over rounds with its range.

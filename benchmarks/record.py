@@ -24,12 +24,21 @@ def record(path: Path, rows: Sequence[dict[str, Any]], device: torch.device | No
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {
         "benchmark": Path(sys.argv[0]).stem,
-        "command": shlex.join([Path(sys.executable).name, *sys.argv]),
+        "command": command(sys.argv),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         **surroundings(device),
         "rows": list(rows),
     }
     path.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def command(arguments: Sequence[str]) -> str:
+    """The command as anyone would type it from the repository's root: no machine's paths."""
+    program, *options = arguments
+    shown = [Path(option).name if Path(option).is_absolute() else option for option in options]
+    ranks = os.environ.get("LOCAL_WORLD_SIZE")
+    launcher = ["torchrun", "--nproc-per-node", ranks] if ranks else ["python"]
+    return shlex.join([*launcher, "-m", f"benchmarks.{Path(program).stem}", *shown])
 
 
 def surroundings(device: torch.device | None) -> dict[str, Any]:
