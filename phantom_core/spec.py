@@ -379,7 +379,7 @@ class ResourceSpec(SpecModel):
     cpus_per_rank: Number = Field(1.0, gt=0, le=256)
     """CPU cores reserved for each rank."""
     scheduling_deadline_s: Number = Field(600.0, gt=0, le=604_800)
-    """Seconds that the experiment may wait for its worker group before it fails with `no_capacity`."""
+    """Seconds that the experiment may wait for its worker group before it fails with `scheduling_deadline`."""
     deadline_s: Number = Field(14_400.0, gt=0, le=2_592_000)
     """Seconds from start to end after which the experiment is stopped and failed."""
 

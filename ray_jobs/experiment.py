@@ -18,6 +18,7 @@ import ray.train
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from phantom_core.protocol import Assignment, ExperimentFinished, Progress, Reason
+from phantom_core.tasks import TaskError
 from ray_jobs.environment import JobEnvironment, JobError
 from ray_jobs.rank_entry import rank_main
 from ray_jobs.reporter import Reporter, fetch_assignment
@@ -66,9 +67,19 @@ def _train(job: JobEnvironment, assignment: Assignment) -> ExperimentFinished:
         )
     except Exception as error:
         log.exception("the worker group failed")
-        message = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-        return ExperimentFinished(outcome="failed", reason=Reason.WORKER_LOST, message=message[:2000])
+        return _judged(error)
     return ExperimentFinished(outcome="succeeded")
+
+
+def _judged(error: Exception) -> ExperimentFinished:
+    """The user's data are the user's to mend; everything else that ends a worker group is worth another try."""
+    failures: Mapping[int, Exception] = getattr(error, "worker_failures", {})
+    for failure in failures.values():
+        raised = getattr(failure, "_base_exc", failure)  # Ray wraps what a rank raised
+        if isinstance(raised, TaskError):
+            return ExperimentFinished(outcome="failed", reason=Reason.TASK_ERROR, message=str(raised)[:2000])
+    message = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+    return ExperimentFinished(outcome="failed", reason=Reason.WORKER_LOST, message=message[:2000])
 
 
 def _trainer(job: JobEnvironment, assignment: Assignment, storage: str) -> DataParallelTrainer:

@@ -178,7 +178,7 @@ class RayHead:
             with self._log_file.open("wb") as output:
                 self._process = subprocess.Popen(
                     adopting_orphans(_command(port, client_port, temp_dir)),
-                    env=self._environment(mark),
+                    env=self._environment(mark, temp_dir),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -191,7 +191,7 @@ class RayHead:
             self.stop()
             raise
 
-    def _environment(self, mark: str) -> dict[str, str]:
+    def _environment(self, mark: str, temp_dir: str) -> dict[str, str]:
         # Settings and keys of the service are none of a worker's business.
         inherited = {
             name: value
@@ -200,6 +200,8 @@ class RayHead:
         }
         return inherited | {
             MARK: mark,
+            # What jobs leave behind when they are killed goes with the head.
+            "TMPDIR": temp_dir,
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": str(self._token_file),
             # Despite its name it means: this is a cluster of one machine, use the loopback address alone.

@@ -81,8 +81,6 @@ class Settings(BaseModel):
     """Seconds between two looks at the queue and at running jobs."""
     silence_deadline_s: float = Field(180.0, gt=0, le=86_400)
     """Seconds without an event after which a running experiment's job counts as dead."""
-    start_deadline_s: float = Field(300.0, gt=0, le=86_400)
-    """Seconds from the job's start until its worker group must have reported."""
     attempts: int = Field(2, ge=1, le=10)
     """Starts of an experiment at most; more than one only after faults of the infrastructure."""
     power_retention_days: float | None = Field(None, gt=0, le=36_500)

@@ -183,6 +183,17 @@ def test_more_ranks_than_the_cluster_has_are_refused_with_what_would_be_needed(
     assert "64" in response.text
 
 
+def test_data_that_can_not_be_read_fail_the_experiment_once_with_the_reason(
+    service: RunningService, finished: dict[str, Any]
+) -> None:
+    task = {"kind": "file", "path": "not there.csv", "features": ["a", "b"], "target": "c"}
+    identifier = service.submit(SPEC | {"task": task | {"target_kind": "regression"}, "arms": ARMS[:2]})
+    experiment = service.wait_for(identifier, {"succeeded", "failed", "lost", "cancelled"})
+    assert (experiment["state"], experiment["reason"]) == ("failed", "task_error"), experiment["message"]
+    assert "not there.csv" in experiment["message"]
+    assert experiment["attempt"] == 1
+
+
 def test_a_cancel_and_then_ctrl_c_in_mid_run_leave_nothing_behind(
     service: RunningService, finished: dict[str, Any], tmp_path: Path
 ) -> None:
