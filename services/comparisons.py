@@ -13,9 +13,9 @@ from services.errors import NotComparable, NotFound
 from services.moves import lock_experiment
 from services.pairing import ArmRuns, compare_arm, primary_metric
 from services.states import TERMINAL_STATES, ExperimentState
-from services.summaries import MIXED
 from services.tables import Arm, Comparison, Device, Experiment, Run
 from services.views import ArmComparison, ComparisonView
+from services.window_sums import MIXED
 
 
 def compare(db: Database, experiment_id: str, *, baseline: str | None = None) -> ComparisonView:

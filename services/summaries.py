@@ -7,7 +7,6 @@ order in which events came leaves no trace.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -16,32 +15,10 @@ from phantom_core.flags import Flag
 from phantom_core.meters.windows import methods_disagree, window_flags
 from phantom_core.protocol import RunFinished
 from services.tables import Arm, Attempt, Device, Experiment, ExperimentAttempt, Run, Window
-
-MIXED = "mixed"
-"""Method or scope of a figure whose windows differ in it."""
-
+from services.window_sums import Sum, distinct, sum_over, total_energy
 
 LOST_AFTER_S = 2.0
 """Windows at least this long without a single power sample mean that the sampler was gone."""
-
-
-@dataclass(frozen=True)
-class Sum:
-    """Windows of one kind together."""
-
-    energy_mj: float | None = None
-    uncertainty_mj: float | None = None
-    integral_mj: float | None = None
-    integral_uncertainty_mj: float | None = None
-    seconds: float = 0.0
-    steps: int = 0
-    samples: int = 0
-    sample_count: int = 0
-    largest_gap_s: float | None = None
-    method: str | None = None
-    scope: str | None = None
-    reason: str | None = None
-    flags: frozenset[str] = field(default_factory=frozenset)
 
 
 def summarise(session: Session, experiment: Experiment, run: Run) -> None:
@@ -53,14 +30,14 @@ def summarise(session: Session, experiment: Experiment, run: Run) -> None:
     if attempt is None or attempt.finish is None:
         return
     finish = RunFinished.model_validate(attempt.finish)
-    windows = _distinct(_windows(session, run))
+    windows = distinct(_windows(session, run))
     charged = [window for window in windows if window.charged]
     devices = _devices_of_arm(session, run, attempt) | {window.device_key for window in charged}
-    training = _sum([window for window in charged if window.phase == "training"], devices)
+    training = sum_over([window for window in charged if window.phase == "training"], devices)
     if training.steps < finish.steps:
         missing = f"training windows hold {training.steps} of {finish.steps} steps; the others have not come"
-        training = _unknown(training, missing)
-    steady = _sum([window for window in charged if window.phase == "steady"], devices)
+        training = training.without_energy(missing)
+    steady = sum_over([window for window in charged if window.phase == "steady"], devices)
     per_step = steady if steady.steps else training
     idle_power_mw, idle_flags = _idle_power(session, experiment, attempt.experiment_attempt, devices)
     _copy_report(run, finish)
@@ -70,7 +47,7 @@ def summarise(session: Session, experiment: Experiment, run: Run) -> None:
     run.energy_training_uncertainty_mj = training.uncertainty_mj
     run.energy_setup_mj = _energy(charged, "setup")
     run.energy_evaluation_mj = _energy(charged, "evaluation")
-    run.energy_idle_boards_mj = _total([window for window in windows if not window.charged])
+    run.energy_idle_boards_mj = total_energy([window for window in windows if not window.charged])
     run.steady_s = steady.seconds if steady.steps else None
     run.steady_steps = steady.steps or None
     run.energy_steady_mj = steady.energy_mj
@@ -97,8 +74,8 @@ def summarise(session: Session, experiment: Experiment, run: Run) -> None:
 
 def spent(session: Session, attempt: Attempt, run: Run) -> None:
     """Fills in what one attempt has used so far over the arm's boards, whatever became of it."""
-    windows = _distinct(_windows(session, run, attempt.attempt))
-    attempt.energy_mj = _total([window for window in windows if window.charged])
+    windows = distinct(_windows(session, run, attempt.attempt))
+    attempt.energy_mj = total_energy([window for window in windows if window.charged])
 
 
 def ordered(flags: Iterable[str]) -> list[str]:
@@ -147,62 +124,6 @@ def _windows(session: Session, run: Run, attempt: int | None = None) -> Sequence
     ).all()
 
 
-def _distinct(windows: Iterable[Window]) -> list[Window]:
-    """One window for each phase, number and device: a known energy before an unknown one, then by source."""
-    best: dict[tuple[str, int, int], Window] = {}
-    for window in sorted(windows, key=lambda each: (each.energy_mj is None, each.source, each.seq)):
-        best.setdefault((window.phase, window.number, window.device_key), window)
-    return sorted(best.values(), key=lambda each: (each.phase, each.number, each.device_key))
-
-
-def _sum(windows: Sequence[Window], devices: set[int]) -> Sum:
-    """Common windows over all of the devices."""
-    if not windows:
-        return Sum(reason="no such window was reported")
-    numbers = sorted({window.number for window in windows})
-    here = {(window.number, window.device_key) for window in windows}
-    gaps = [(number, device) for number in numbers for device in devices if (number, device) not in here]
-    # Barriers at both ends make a window common; the clocks of its hosts differ by the barriers' own time.
-    seconds = math.fsum(max(w.duration_s for w in windows if w.number == number) for number in numbers)
-    leader = min(window.device_key for window in windows)
-    led = [window for window in windows if window.device_key == leader]
-    unknown = next((window for window in windows if window.energy_mj is None), None)
-    whole = Sum(
-        energy_mj=_added(window.energy_mj for window in windows),
-        uncertainty_mj=_added(window.uncertainty_mj for window in windows),
-        integral_mj=_added(window.integral_mj for window in windows),
-        integral_uncertainty_mj=_added(window.integral_uncertainty_mj for window in windows),
-        seconds=seconds,
-        steps=sum(window.steps for window in led),
-        samples=sum(window.samples for window in led),
-        sample_count=sum(window.sample_count for window in windows),
-        largest_gap_s=max((w.largest_gap_s for w in windows if w.largest_gap_s is not None), default=None),
-        method=_one({window.method for window in windows}),
-        scope=_one({window.scope for window in windows}),
-        reason=unknown.reason if unknown else next((w.reason for w in windows if w.reason), None),
-        flags=frozenset(
-            flag for window in windows for flag in [*(window.flags or ()), *(window.seen_flags or ())]
-        ),
-    )
-    if gaps:
-        return _unknown(whole, f"{windows[0].phase} window {gaps[0][0]} has not come from all boards")
-    return whole
-
-
-def _unknown(known: Sum, reason: str) -> Sum:
-    return Sum(
-        seconds=known.seconds,
-        steps=known.steps,
-        samples=known.samples,
-        sample_count=known.sample_count,
-        largest_gap_s=known.largest_gap_s,
-        method=known.method,
-        scope=known.scope,
-        reason=reason,
-        flags=known.flags | {Flag.ENERGY_UNKNOWN},
-    )
-
-
 def _devices_of_arm(session: Session, run: Run, attempt: Attempt) -> set[int]:
     """The boards that an arm used in an attempt: those of its ranks, the first of the worker group."""
     arm = session.get_one(Arm, run.arm_key)
@@ -219,7 +140,7 @@ def _idle_power(
     session: Session, experiment: Experiment, experiment_attempt: int, devices: set[int]
 ) -> tuple[float | None, frozenset[str]]:
     """Idle power of the boards together before the first round, milliwatts."""
-    windows = _distinct(
+    windows = distinct(
         session.scalars(
             select(Window).where(
                 Window.experiment_id == experiment.id,
@@ -281,23 +202,7 @@ def _on_gpu(session: Session, run: Run) -> bool:
 
 
 def _energy(charged: Sequence[Window], phase: str) -> float | None:
-    return _total([window for window in charged if window.phase == phase])
-
-
-def _total(windows: Sequence[Window]) -> float | None:
-    return _added(window.energy_mj for window in windows) if windows else None
-
-
-def _added(values: Iterable[float | None]) -> float | None:
-    """The sum; None if one of them is unknown."""
-    known = list(values)
-    if any(value is None for value in known):
-        return None
-    return math.fsum(value for value in known if value is not None)
-
-
-def _one(names: set[str | None]) -> str | None:
-    return names.pop() if len(names) == 1 else MIXED
+    return total_energy([window for window in charged if window.phase == phase])
 
 
 def _ratio(total: float | None, count: int) -> float | None:

@@ -1,0 +1,193 @@
+"""Attempts at an experiment under a lease: begun with a key of their own, handed to the cluster, ended.
+
+Every function takes the lease; one that was taken over changes nothing any more.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from phantom_core.protocol import Reason
+from services import comparisons, deletion, keys, summaries
+from services.database import Database, now
+from services.endings import end_experiment
+from services.errors import LeaseLost
+from services.holds import Lease, held
+from services.moves import log, move_experiment, move_run
+from services.states import TERMINAL_STATES, ExperimentState, RunState
+from services.tables import Attempt, Experiment, ExperimentAttempt, Run
+
+
+@dataclass(frozen=True)
+class IngestToken:
+    """What one attempt's job needs to report."""
+
+    experiment_id: str
+    """The experiment."""
+    attempt: int
+    """Number of this start, from 1."""
+    token: str
+    """The key, whole; it can't be read again."""
+
+    def __repr__(self) -> str:
+        """Without the token, so that no log can hold it."""
+        return f"IngestToken(experiment_id={self.experiment_id!r}, attempt={self.attempt})"
+
+
+def begin_attempt(
+    db: Database, lease: Lease, *, reason: Reason | None = None, message: str | None = None
+) -> IngestToken:
+    """Starts the next attempt: earlier jobs' keys stop working, their running runs are queued again.
+
+    What earlier attempts measured stays, with their number.
+
+    Args:
+        db: The database.
+        lease: The lease.
+        reason: Why the last attempt ended; for the first attempt there is nothing to say.
+        message: The same for a person.
+
+    Returns:
+        The key for the new job, for the only time.
+
+    Raises:
+        LeaseLost: Another dispatcher owns the experiment, or it has ended.
+    """
+    with db.write() as session:
+        experiment = held(session, lease)
+        if experiment is None:
+            raise LeaseLost(f"{lease.owner} no longer holds {lease.experiment_id}")
+        moment = now(session)
+        if experiment.state != ExperimentState.LEASED:
+            move_experiment(
+                session,
+                experiment.id,
+                ExperimentState.LEASED,
+                expected={ExperimentState.STARTING, ExperimentState.RUNNING},
+                token=lease.token,
+                reason=reason,
+                message=message,
+            )
+        _close_attempt(session, experiment, reason, message, moment)
+        experiment.attempt += 1
+        session.add(
+            ExperimentAttempt(experiment_id=experiment.id, attempt=experiment.attempt, begun_at=moment)
+        )
+        experiment.ray_job_id = experiment.ray_dashboard_url = None
+        experiment.last_event_at = None
+        experiment.reported_outcome = experiment.reported_reason = experiment.reported_message = None
+        keys.revoke_of_experiment(session, experiment.id)
+        key = keys.add_key(
+            session,
+            f"job of {experiment.id}, attempt {experiment.attempt}",
+            frozenset({keys.Scope.INGEST}),
+            experiment_id=experiment.id,
+        )
+        log(session, experiment, "attempt", {"attempt": experiment.attempt}, moment=moment)
+        return IngestToken(experiment.id, experiment.attempt, key.token)
+
+
+def mark_starting(db: Database, lease: Lease, ray_job_id: str, dashboard_url: str | None = None) -> bool:
+    """Writes down that the job was handed to the cluster.
+
+    A job may report before this is written; then only its address is.
+
+    Returns:
+        Whether the lease still held.
+    """
+    with db.write() as session:
+        experiment = held(session, lease)
+        if experiment is None:
+            return False
+        experiment.ray_job_id = ray_job_id
+        job = session.get_one(ExperimentAttempt, (experiment.id, experiment.attempt))
+        job.ray_job_id = ray_job_id
+        experiment.ray_dashboard_url = dashboard_url
+        if experiment.state == ExperimentState.LEASED:
+            # Its worker group may have reported while nobody held the lease.
+            reported = job.environment is not None
+            move_experiment(
+                session,
+                experiment.id,
+                ExperimentState.RUNNING if reported else ExperimentState.STARTING,
+                expected={ExperimentState.LEASED},
+                token=lease.token,
+            )
+        else:
+            experiment.version += 1
+        return True
+
+
+def finish(
+    db: Database,
+    lease: Lease,
+    state: ExperimentState,
+    reason: Reason | None = None,
+    message: str | None = None,
+) -> bool:
+    """Ends an experiment with its unfinished runs, and deletes it if that was asked.
+
+    Args:
+        db: The database.
+        lease: The lease.
+        state: A terminal state.
+        reason: Why.
+        message: The same for a person.
+
+    Returns:
+        Whether it ended so. False if the lease was lost or it had ended already.
+
+    Raises:
+        ValueError: The state is not terminal.
+    """
+    if state not in TERMINAL_STATES:
+        raise ValueError(
+            f"{state} ends nothing; the terminal states are {', '.join(sorted(TERMINAL_STATES))}"
+        )
+    with db.write() as session:
+        experiment = held(session, lease)
+        if experiment is None:
+            return False
+        ended = end_experiment(session, experiment, state, reason=reason, message=message)
+    comparisons.store(db, lease.experiment_id)
+    deletion.delete_if_asked(db, lease.experiment_id)
+    return ended
+
+
+def _close_attempt(
+    session: Session,
+    experiment: Experiment,
+    reason: Reason | None,
+    message: str | None,
+    moment: datetime,
+) -> None:
+    """Ends the attempt under way, if there is one: its unfinished runs are queued again."""
+    last = session.get(ExperimentAttempt, (experiment.id, experiment.attempt))
+    if last is not None:
+        last.ended_at, last.reason, last.message = moment, reason, message
+    left = session.scalars(
+        select(Run).where(
+            Run.experiment_id == experiment.id, Run.state.in_([RunState.QUEUED, RunState.RUNNING])
+        )
+    ).all()
+    unfinished = {
+        attempt.run_key: attempt
+        for attempt in session.scalars(
+            select(Attempt)
+            .join(Run, Run.key == Attempt.run_key)
+            .where(Run.experiment_id == experiment.id, Attempt.outcome.is_(None))
+        )
+    }
+    for run in left:
+        attempt = unfinished.get(run.key)
+        if attempt is not None:
+            began = run.state == RunState.RUNNING
+            attempt.outcome = RunState.FAILED if began else RunState.CANCELLED
+            attempt.reason, attempt.message = reason or Reason.WORKER_LOST, message
+            attempt.finished_at = moment
+            summaries.spent(session, attempt, run)
+        if run.state == RunState.RUNNING:
+            move_run(session, run, RunState.QUEUED, reason=reason, message=message, at=moment)
+    session.flush()

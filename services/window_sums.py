@@ -1,0 +1,111 @@
+"""Windows added up: each board once, all boards or none, bounds with figures."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from phantom_core.flags import Flag
+from services.tables import Window
+
+MIXED = "mixed"
+"""Method or scope of a figure whose windows differ in it."""
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Windows of one kind together."""
+
+    energy_mj: float | None = None
+    uncertainty_mj: float | None = None
+    integral_mj: float | None = None
+    integral_uncertainty_mj: float | None = None
+    seconds: float = 0.0
+    steps: int = 0
+    samples: int = 0
+    sample_count: int = 0
+    largest_gap_s: float | None = None
+    method: str | None = None
+    scope: str | None = None
+    reason: str | None = None
+    flags: frozenset[str] = field(default_factory=frozenset)
+
+    def without_energy(self, reason: str) -> "Sum":
+        """The same with its energy unknown; seconds, steps and samples stay."""
+        return replace(
+            self,
+            energy_mj=None,
+            uncertainty_mj=None,
+            integral_mj=None,
+            integral_uncertainty_mj=None,
+            reason=reason,
+            flags=self.flags | {Flag.ENERGY_UNKNOWN},
+        )
+
+
+def distinct(windows: Iterable[Window]) -> list[Window]:
+    """One window for each phase, number and device: a known energy before an unknown one, then by source."""
+    best: dict[tuple[str, int, int], Window] = {}
+    for window in sorted(windows, key=lambda each: (each.energy_mj is None, each.source, each.seq)):
+        best.setdefault((window.phase, window.number, window.device_key), window)
+    return sorted(best.values(), key=lambda each: (each.phase, each.number, each.device_key))
+
+
+def sum_over(windows: Sequence[Window], devices: set[int]) -> Sum:
+    """Common windows over all of the devices.
+
+    Args:
+        windows: Distinct charged windows of one phase.
+        devices: Keys of the boards that each window must have come from.
+
+    Returns:
+        The sum; without energy and with the reason if a window of a board is missing or unread.
+    """
+    if not windows:
+        return Sum(reason="no such window was reported")
+    here = {(window.number, window.device_key) for window in windows}
+    numbers = sorted({number for number, _ in here})
+    gaps = [number for number in numbers if any((number, device) not in here for device in devices)]
+    # Barriers at both ends make a window common; the clocks of its hosts differ by the barriers' own time.
+    longest: dict[int, float] = {}
+    for window in windows:
+        longest[window.number] = max(window.duration_s, longest.get(window.number, 0.0))
+    leader = min(window.device_key for window in windows)
+    led = [window for window in windows if window.device_key == leader]
+    unread = next((window for window in windows if window.energy_mj is None), None)
+    whole = Sum(
+        energy_mj=_added(window.energy_mj for window in windows),
+        uncertainty_mj=_added(window.uncertainty_mj for window in windows),
+        integral_mj=_added(window.integral_mj for window in windows),
+        integral_uncertainty_mj=_added(window.integral_uncertainty_mj for window in windows),
+        seconds=math.fsum(longest.values()),
+        steps=sum(window.steps for window in led),
+        samples=sum(window.samples for window in led),
+        sample_count=sum(window.sample_count for window in windows),
+        largest_gap_s=max((w.largest_gap_s for w in windows if w.largest_gap_s is not None), default=None),
+        method=_one({window.method for window in windows}),
+        scope=_one({window.scope for window in windows}),
+        reason=unread.reason if unread else next((w.reason for w in windows if w.reason), None),
+        flags=frozenset(
+            flag for window in windows for flag in [*(window.flags or ()), *(window.seen_flags or ())]
+        ),
+    )
+    if gaps:
+        return whole.without_energy(f"{windows[0].phase} window {gaps[0]} has not come from all boards")
+    return whole
+
+
+def total_energy(windows: Sequence[Window]) -> float | None:
+    """Millijoules of all the windows; None without any, or if one is unread."""
+    return _added(window.energy_mj for window in windows) if windows else None
+
+
+def _added(values: Iterable[float | None]) -> float | None:
+    """The sum; None if one of them is unknown."""
+    known = list(values)
+    if any(value is None for value in known):
+        return None
+    return math.fsum(value for value in known if value is not None)
+
+
+def _one(names: set[str | None]) -> str | None:
+    return names.pop() if len(names) == 1 else MIXED
