@@ -15,19 +15,30 @@ import psutil
 
 log = logging.getLogger(__name__)
 
-# prctl's PR_SET_CHILD_SUBREAPER is 36. It survives exec, so the command itself is the reaper, with the same id.
+# prctl's PR_SET_CHILD_SUBREAPER is 36. What adopts must also reap, or every ended orphan stays a zombie.
 _LAUNCHER = """
-import ctypes, os, sys
+import ctypes, os, signal, sys
 try:
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
 except (AttributeError, OSError):
     pass
-os.execvp(sys.argv[1], sys.argv[1:])
+child = os.fork()
+if not child:
+    os.execvp(sys.argv[1], sys.argv[1:])
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, lambda number, frame: os.kill(child, number))
+ended = status = 0
+while ended != child:
+    ended, status = os.wait()
+code = os.waitstatus_to_exitcode(status)
+sys.exit(code if code >= 0 else 128 - code)
 """
 
 
 def adopting_orphans(command: Sequence[str]) -> list[str]:
-    """A command to which orphaned descendants are given as children, where the system can (Linux).
+    """A command whose launcher adopts and reaps orphaned descendants, where the system can (Linux).
+
+    The launcher passes SIGTERM, SIGINT and SIGHUP on and ends with the command's exit code.
 
     Args:
         command: Program and arguments.
@@ -50,25 +61,18 @@ def family(
         value: Its value, unique to this family.
         sessions: Sessions known to be the family's, from a look a moment ago.
     """
-    processes = list(psutil.process_iter())
-    found = {process for process in processes if _marked(process, variable, value)}
-    if leader is not None and leader.is_running():
-        found.add(leader)
+    seen = {process.pid: process for process in psutil.process_iter() if not _is_zombie(process)}
+    parents = {pid: _parent(process) for pid, process in seen.items()}
+    sessions_by_pid = {pid: _session(process) for pid, process in seen.items()}
+    members = {pid for pid, process in seen.items() if _marked(process, variable, value)}
+    if leader is not None and leader.pid in seen and leader.is_running():
+        members.add(leader.pid)
     size = -1
-    while len(found) != size:
-        size = len(found)
-        known = sessions_of(found).union(sessions) - {_own_session()}
-        found.update(process for process in processes if _session(process) in known)
-        for process in list(found):
-            try:
-                found.update(process.children(recursive=True))
-            except psutil.Error:
-                continue
-    return {
-        process
-        for process in found
-        if process.pid != os.getpid() and process.is_running() and not _is_zombie(process)
-    }
+    while len(members) != size:
+        size = len(members)
+        known = {sessions_by_pid[pid] for pid in members}.union(sessions) - {_own_session(), None}
+        members |= {pid for pid in seen if sessions_by_pid[pid] in known or parents[pid] in members}
+    return {seen[pid] for pid in members if pid != os.getpid() and seen[pid].is_running()}
 
 
 def end(processes: Iterable[psutil.Process], grace_s: float) -> list[psutil.Process]:
@@ -102,6 +106,13 @@ def _session(process: psutil.Process) -> int | None:
     try:
         return os.getsid(process.pid)
     except OSError:
+        return None
+
+
+def _parent(process: psutil.Process) -> int | None:
+    try:
+        return int(process.ppid())
+    except psutil.Error:
         return None
 
 

@@ -214,7 +214,7 @@ def test_a_cancel_and_then_ctrl_c_in_mid_run_leave_nothing_behind(
     interrupted = service.submit(long)
     service.wait_for(interrupted, {"running"})
     family = psutil.Process(service.process.pid).children(recursive=True)
-    names = {process.pid: " ".join(process.cmdline()) for process in family if process.is_running()}
+    names = {process.pid: _command_line(process) for process in family}
     assert any("raylet" in name for name in names.values())
     sockets = {
         connection.laddr
@@ -225,6 +225,13 @@ def test_a_cancel_and_then_ctrl_c_in_mid_run_leave_nothing_behind(
     left = [names.get(process.pid, "?") for process in family if _alive(process)]
     assert left == []
     wait_until(lambda: not (sockets & _all_listening()), 10, "closed sockets")
+
+
+def _command_line(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
 
 
 def _alive(process: psutil.Process) -> bool:

@@ -59,8 +59,23 @@ class Started:
             time.sleep(0.02)
         self.hidden = psutil.Process(int(file.read_text()))
 
+    @property
+    def command(self) -> set[psutil.Process]:
+        """What the launcher started: its child that is no adopted orphan."""
+        return set(self.leader.children()) - {self.hidden}
+
+    def kill_leader(self) -> None:
+        """Ends command and launcher at once, as a crash of both would."""
+        command = self.command
+        self.popen.kill()
+        self.popen.wait()
+        for process in command:
+            process.kill()
+            process.wait(5)
+
     def close(self) -> None:
-        for process in (self.hidden, self.leader):
+        command = self.command if self.leader.is_running() else set()
+        for process in (self.hidden, self.leader, *command):
             if process.is_running():
                 process.kill()
         self.popen.wait()
@@ -78,7 +93,7 @@ def started(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Started]
 def test_a_daemon_under_another_name_is_found_and_ended(started: Started) -> None:
     assert os.getsid(started.hidden.pid) != started.leader.pid
     members = family(started.leader, VARIABLE, started.mark)
-    assert members == {started.leader, started.hidden}
+    assert members == {started.leader, started.hidden} | started.command
     assert end(members, 5) == []
     assert not started.hidden.is_running()
     assert started.popen.poll() is not None or not started.leader.is_running()
@@ -86,17 +101,28 @@ def test_a_daemon_under_another_name_is_found_and_ended(started: Started) -> Non
 
 def test_a_daemon_found_once_is_found_again_by_its_session(started: Started) -> None:
     sessions = sessions_of(family(started.leader, VARIABLE, started.mark))
-    started.popen.kill()
-    started.popen.wait()
+    started.kill_leader()
     assert family(None, VARIABLE, started.mark, sessions) == {started.hidden}
 
 
 @pytest.mark.parametrize("started", ["marked"], indirect=True)
 def test_a_daemon_whose_leader_is_gone_is_found_by_its_mark(started: Started) -> None:
-    started.popen.kill()
-    started.popen.wait()
+    started.kill_leader()
     assert family(None, VARIABLE, started.mark) == {started.hidden}
     assert family(None, VARIABLE, "another") == set()
+
+
+def test_orphans_that_end_are_reaped(started: Started) -> None:
+    started.hidden.kill()
+    started.hidden.wait(5)
+    assert not psutil.pid_exists(started.hidden.pid)
+
+
+def test_looking_ends_while_zombies_are_about(started: Started) -> None:
+    with subprocess.Popen(["true"]) as zombie:
+        os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
+        assert psutil.Process(zombie.pid).status() == psutil.STATUS_ZOMBIE
+        assert started.hidden in family(started.leader, VARIABLE, started.mark)
 
 
 def test_the_caller_and_its_session_are_never_part_of_a_family() -> None:
