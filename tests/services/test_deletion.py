@@ -31,7 +31,7 @@ def test_nothing_of_a_deleted_experiment_is_left_and_others_are_untouched(
     kept = ran(database)
     before = rows(database)
     doomed = ran(database)
-    monkeypatch.setattr(deletion, "ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(deletion, "ROWS_AT_ONCE", 20)
     assert experiments.request_delete(database, doomed)
     assert rows(database) == before
     assert experiments.get(database, kept).runs == {"succeeded": 6}
