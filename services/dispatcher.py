@@ -14,7 +14,7 @@ from pathlib import Path
 
 from phantom_core.checks import Capacity
 from phantom_core.protocol import Reason
-from services import comparisons, heartbeats, leases
+from services import heartbeats, housekeeping, leases
 from services.cluster import Cluster, ClusterError
 from services.database import Database
 from services.errors import ServiceError
@@ -151,8 +151,8 @@ class Dispatcher:
         if self._told_s is not None and now_s - self._told_s < HEARTBEAT_S:
             return
         heartbeats.beat(db, self._owner, {"cluster_problem": self._problem})
-        # Of experiments whose service died between their end and their comparison.
-        comparisons.store_missing(db)
+        # Deletions, comparisons and retention that a service left unfinished when it died.
+        housekeeping.sweep(db, power_retention_days=self._settings.power_retention_days)
         self._told_s = now_s
 
     def _renew(self, db: Database) -> None:
