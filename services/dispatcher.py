@@ -1,7 +1,7 @@
 """Takes experiments from the queue, hands them to Ray and follows them to the end; keeps a head if need be.
 
-Two threads: one follows experiments, one keeps the cluster (starts the embedded head, measures its capacity).
-Both only ever fail for the moment: what goes wrong is said in `cluster_problem` and tried again.
+Three threads: one follows experiments, one keeps the cluster (starts the embedded head, measures its capacity), one
+keeps house. They only ever fail for the moment: what goes wrong is said in `cluster_problem` and tried again.
 """
 
 import logging
@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 CLUSTER_CHECK_S = 5.0
 HEARTBEAT_S = 5.0
+SWEEP_S = 5.0
 RENEWALS_PER_LEASE = 3
 
 
@@ -52,10 +53,11 @@ class Dispatcher:
         self._threads = [
             threading.Thread(target=self._keep_cluster, name="cluster keeper", daemon=True),
             threading.Thread(target=self._dispatch, name="dispatcher", daemon=True),
+            threading.Thread(target=self._keep_house, name="housekeeper", daemon=True),
         ]
 
     def start(self) -> None:
-        """Starts both threads; returns at once, while the head may take a quarter of a minute."""
+        """Starts the threads; returns at once, while the head may take a quarter of a minute."""
         self._db = Database(self._settings.database_url)
         for thread in self._threads:
             thread.start()
@@ -151,9 +153,17 @@ class Dispatcher:
         if self._told_s is not None and now_s - self._told_s < HEARTBEAT_S:
             return
         heartbeats.beat(db, self._owner, {"cluster_problem": self._problem})
-        # Deletions, comparisons and retention that a service left unfinished when it died.
-        housekeeping.sweep(db, power_retention_days=self._settings.power_retention_days)
         self._told_s = now_s
+
+    def _keep_house(self) -> None:
+        """Finishes what a service left when it died, and prunes: in a thread of its own, since leases can't wait."""
+        assert self._db is not None
+        while not self._stop.is_set():
+            try:
+                housekeeping.sweep(self._db, power_retention_days=self._settings.power_retention_days)
+            except Exception:
+                log.exception("housekeeping failed; going on")
+            self._stop.wait(SWEEP_S)
 
     def _renew(self, db: Database) -> None:
         ttl_s = self._settings.lease_ttl_s
