@@ -82,6 +82,9 @@ def serve(
                 app,
                 host=settings.host,
                 port=port,
+                # One parser wherever the service runs; the faster one, used where it happens to be installed,
+                # answers malformed requests differently.
+                http="h11",
                 lifespan="on",
                 access_log=False,
                 log_config=None,

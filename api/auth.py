@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Request
+from fastapi.concurrency import run_in_threadpool
 from fastapi.security import HTTPBearer
 
 from api.context import Context, context_of
@@ -56,8 +57,8 @@ def needed_scope(route: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def authorize(request: Request, _bearer: Annotated[object, Depends(bearer)] = None) -> Caller | None:
-    """Lets a request through or raises.
+async def authorize(request: Request, _bearer: Annotated[object, Depends(bearer)] = None) -> Caller | None:
+    """Lets a request through or raises; only looking a key up leaves the event loop for a thread.
 
     Returns:
         Who asks; None where that isn't known yet: at addresses that need nothing, and for `ingest`, whose
@@ -86,7 +87,7 @@ def authorize(request: Request, _bearer: Annotated[object, Depends(bearer)] = No
         raise Unauthorized(
             "this address needs a key: Authorization: Bearer KEY", challenge=_challenge(request)
         )
-    caller = _verified(request, context, token, Scope(scope), None)
+    caller = await run_in_threadpool(_verified, request, context, token, Scope(scope), None)
     context.limiter.take(caller.id)
     return caller
 

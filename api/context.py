@@ -39,4 +39,9 @@ def context_of(request: Request) -> Context:
     return context
 
 
-ContextDependency = Annotated[Context, Depends(context_of)]
+async def _context(request: Request) -> Context:
+    # A coroutine, since a plain function would cost every request the way to a thread and back.
+    return context_of(request)
+
+
+ContextDependency = Annotated[Context, Depends(_context)]

@@ -91,7 +91,8 @@ class _Body:
         if self._complete:
             return await self._receive()
         try:
-            message = await asyncio.wait_for(self._next(), self._pause_s)
+            async with asyncio.timeout(self._pause_s):
+                message = await self._next()
         except TimeoutError as error:
             self._complete = True
             detail = f"no byte of the body arrived for {self._pause_s:g} s; send the request again"

@@ -7,9 +7,10 @@ import logging
 import re
 import secrets
 import time
+from collections.abc import Iterable
 from urllib.parse import quote
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import problem_response
@@ -60,10 +61,7 @@ class RequestContext:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = MutableHeaders(scope=message)
-                headers["X-Request-ID"] = request_id
-                for name, value in SECURITY_HEADERS.items():
-                    headers.setdefault(name, value)
+                message["headers"] = _completed(message.get("headers", ()), request_id)
             await send(message)
 
         try:
@@ -88,3 +86,14 @@ class RequestContext:
                 status,
                 1_000 * (time.perf_counter() - began),
             )
+
+
+_RAW_HEADERS = tuple((name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items())
+
+
+def _completed(given: Iterable[tuple[bytes, bytes]], request_id: str) -> list[tuple[bytes, bytes]]:
+    """An answer's headers with the request's id and those security headers that it doesn't set itself."""
+    headers = [pair for pair in given if pair[0].lower() != b"x-request-id"]
+    names = {name.lower() for name, _ in headers}
+    headers += [pair for pair in _RAW_HEADERS if pair[0] not in names]
+    return [*headers, (b"x-request-id", request_id.encode())]

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, CheckConstraint, Integer, LargeBinary, MetaData, String
+from sqlalchemy import JSON, BigInteger, CheckConstraint, Integer, LargeBinary, MetaData, String, Table
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase
 
@@ -39,3 +39,10 @@ def one_of(column: str, states: type[StrEnum]) -> CheckConstraint:
     """A constraint that a column holds one of the states."""
     values = ", ".join(f"'{state.value}'" for state in states)
     return CheckConstraint(f"{column} IN ({values})", name=f"{column}_known")
+
+
+def table(model: type[Base]) -> Table:
+    """The table under a model, for statements that need none of the ORM's bookkeeping."""
+    found = model.__table__
+    assert isinstance(found, Table), "every model here is mapped to a table"
+    return found

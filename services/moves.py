@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import insert, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from phantom_core.protocol import Reason
@@ -19,7 +19,7 @@ from services.states import (
     ExperimentState,
     RunState,
 )
-from services.tables import Attempt, Event, Experiment, ExperimentAttempt, Run
+from services.tables import Attempt, Event, Experiment, ExperimentAttempt, Run, table
 
 SERVICE = "service"
 """`source` of the log lines that the service writes itself."""
@@ -150,18 +150,43 @@ def log(
 ) -> None:
     """Raises the experiment's version and adds a line of the service's own to its log."""
     experiment.version += 1
-    session.execute(
-        insert(Event).values(
-            experiment_id=experiment.id,
-            subject_id=subject_id or experiment.id,
-            attempt=experiment.attempt if attempt is None else attempt,
-            source=SERVICE,
-            seq=experiment.version,
-            kind=kind,
-            at=moment,
-            received_at=moment,
-            payload=payload,
-        )
+    log_line(
+        session,
+        experiment_id=experiment.id,
+        subject_id=subject_id or experiment.id,
+        attempt=experiment.attempt if attempt is None else attempt,
+        seq=experiment.version,
+        kind=kind,
+        payload=payload,
+        moment=moment,
+    )
+
+
+def log_line(
+    session: Session,
+    *,
+    experiment_id: str,
+    subject_id: str,
+    attempt: int,
+    seq: int,
+    kind: str,
+    payload: dict[str, Any],
+    moment: datetime,
+) -> None:
+    """Adds one line of the service's own to the log of an experiment whose row is written."""
+    session.connection().execute(
+        table(Event).insert(),
+        {
+            "experiment_id": experiment_id,
+            "subject_id": subject_id,
+            "attempt": attempt,
+            "source": SERVICE,
+            "seq": seq,
+            "kind": kind,
+            "at": moment,
+            "received_at": moment,
+            "payload": payload,
+        },
     )
 
 

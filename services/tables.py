@@ -4,7 +4,7 @@ Runs and devices have a short counted key beside their id, since millions of mea
 A float that isn't finite is stored as NULL with its name (`nan`, `inf`, `-inf`) beside it.
 """
 
-from services.columns import Base
+from services.columns import Base, table
 from services.experiment_tables import Arm, Experiment, ExperimentAttempt, ExperimentTag
 from services.measured_tables import BoardStateBlock, Device, Metric, PowerSample, Window
 from services.run_tables import Attempt, Run
@@ -29,4 +29,5 @@ __all__ = [
     "Run",
     "Switch",
     "Window",
+    "table",
 ]

