@@ -97,10 +97,16 @@ class ExperimentProgress:
             self._waiting.note(Text("experiment ") + state_text(experiment))
         ended, total = run_counts(experiment)
         if ended > len(self._shown):
-            for run in self._list_runs(experiment.id):
-                if run.is_terminal and run.id not in self._shown:
-                    self._shown.add(run.id)
+            new = [
+                run for run in self._list_runs(experiment.id) if run.is_terminal and run.id not in self._shown
+            ]
+            self._shown.update(run.id for run in new)
+            for run in new:
+                if run.state != "skipped":
                     self._waiting.note(run_text(run))
+            skipped = [run for run in new if run.state == "skipped"]
+            if skipped:
+                self._waiting.note(Text(f"{len(skipped)} runs not needed: {skipped[0].message}"))
         if not experiment.is_terminal:
             stage = STAGES.get(experiment.state, experiment.state)
             if experiment.state == "running" and experiment.progress:

@@ -20,6 +20,7 @@ STATE_STYLES = {
     "lost": "red",
     "diverged": "yellow",
     "cancelled": "yellow",
+    "skipped": "dim",
 }
 
 

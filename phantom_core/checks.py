@@ -254,13 +254,13 @@ def _stop_rule(plan: Plan) -> Iterator[SpecProblem]:
 
 def _measurement(plan: Plan) -> Iterator[SpecProblem]:
     measurement = plan.spec.measurement
-    if measurement.rounds < FEWEST_ROUNDS and len(plan.arms) > 1:
+    if measurement.rounds_planned < FEWEST_ROUNDS and len(plan.arms) > 1:
         yield SpecProblem(
             field="measurement.rounds",
-            value=measurement.rounds,
+            value=measurement.rounds_planned,
             limit=FEWEST_ROUNDS,
             message=(
-                f"rounds = {measurement.rounds} gives no interval to judge a difference by; use at least "
+                f"rounds = {measurement.rounds_planned} gives no interval to judge a difference by; use at least "
                 f"{FEWEST_ROUNDS}"
             ),
             severity="warning",

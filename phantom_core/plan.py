@@ -106,7 +106,7 @@ def schedule(plan: Plan) -> list[ScheduledRun]:
     """All runs in the order they are made: rounds in turn, each with its own shuffled order of the arms."""
     measurement = plan.spec.measurement
     runs = []
-    for number in range(measurement.rounds):
+    for number in range(measurement.rounds_planned):
         names = [planned.name for planned in plan.arms]
         random.Random(derived_seed(measurement.seed, "order", number)).shuffle(names)  # noqa: S311
         seed = derived_seed(measurement.seed, "run", number)

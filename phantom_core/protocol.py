@@ -40,6 +40,8 @@ class Reason(StrEnum):
     DEADLINE = "deadline"
     ALL_RUNS_FAILED = "all_runs_failed"
     ENERGY_UNKNOWN = "energy_unknown"
+    PRECISION_REACHED = "precision_reached"
+    NOTHING_TO_COMPARE = "nothing_to_compare"
 
 
 Phase = Literal["idle_before", "setup", "training", "evaluation", "steady", "waiting", "idle_after"]
@@ -66,6 +68,17 @@ class AssignedRun(Wire):
     """Seed of weights and batches."""
 
 
+class MadeRun(Wire):
+    """One run that an earlier start of the job has made."""
+
+    round: int
+    """From 0."""
+    arm: str
+    """Name of the arm in the plan."""
+    figure: float | None
+    """What the comparison rests on: millijoules per step, or to the target loss; None if there is no sound one."""
+
+
 class Assignment(Wire):
     """All that a job needs to know; `GET /internal/v1/experiments/{id}/assignment`."""
 
@@ -77,6 +90,8 @@ class Assignment(Wire):
     """The arms, resolved."""
     runs: tuple[AssignedRun, ...]
     """What is still to be made, in order."""
+    made: tuple[MadeRun, ...] = ()
+    """What was made before, for deciding how many rounds are needed."""
     data_roots: tuple[str, ...] = ()
     """Folders under which a `file` task's path may lie."""
 
@@ -311,6 +326,16 @@ class RunFinished(Wire):
     """Over all ranks, counted by the collectives."""
 
 
+class RunSkipped(Wire):
+    """A planned run is not made, since the comparison needs no more rounds."""
+
+    kind: Literal["run_skipped"] = "run_skipped"
+    reason: Reason
+    """`precision_reached`, or `nothing_to_compare`."""
+    message: str
+    """One sentence for a person."""
+
+
 class ExperimentFinished(Wire):
     """The job made all its runs, or can't go on."""
 
@@ -344,6 +369,7 @@ Payload = Annotated[
     | BoardStates
     | SamplerEnded
     | RunFinished
+    | RunSkipped
     | ExperimentFinished
     | Progress,
     Field(discriminator="kind"),

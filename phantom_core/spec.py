@@ -19,13 +19,17 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic_core import PydanticKnownError
 
 from phantom_core.documents import parse_document as parse_document
+from phantom_core.intervals import FEWEST_SEQUENTIAL_PAIRS
 
 MAX_ARMS = 32
 """Most arms in one experiment, controls not counted."""
 MAX_WIDTH = 1_048_576
 """Most neurons of a hidden layer."""
+MAX_ROUNDS = 1_000
+"""Most passes over all arms in one experiment."""
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._=-]{0,79}$")]
 TagKey = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
@@ -354,11 +358,40 @@ Arm = Annotated[
 ]
 
 
+def _number_or_auto(value: object) -> object:
+    # Judged here and not by the union below, of which each half would complain of what is meant for the other.
+    if value == "auto":
+        return value
+    _no_boolean(value)
+    if not isinstance(value, int | float) or value != value // 1:
+        shown = repr(value) if len(repr(value)) <= 40 else f"{repr(value)[:40]}..."
+        raise ValueError(
+            f"rounds = {shown} is neither a whole number nor auto; give a number such as 5, or auto"
+        )
+    if value < 1:
+        raise PydanticKnownError("greater_than_equal", {"ge": 1})
+    if value > MAX_ROUNDS:
+        raise PydanticKnownError("less_than_equal", {"le": MAX_ROUNDS})
+    return int(value)
+
+
+Rounds = Annotated[
+    Annotated[int, Field(ge=1, le=MAX_ROUNDS)] | Literal["auto"], BeforeValidator(_number_or_auto)
+]
+
+
 class MeasurementSpec(SpecModel):
     """How energy is measured and how often the arms are repeated."""
 
-    rounds: Whole = Field(5, ge=1, le=1_000)
-    """Passes over all arms, each in its own shuffled order; a comparison pairs arms within a round."""
+    rounds: Rounds = 5
+    """Passes over all arms, each in its own shuffled order; a comparison pairs arms within a round.
+    `auto`: as many as it takes for every arm's ratio to be known to ± `precision`, at most `max_rounds`."""
+    precision: Number = Field(0.02, gt=0, lt=1)
+    """Wished half-width of a ratio's interval, as a share of the ratio; what `rounds: auto` goes on for."""
+    min_rounds: Whole = Field(FEWEST_SEQUENTIAL_PAIRS, ge=FEWEST_SEQUENTIAL_PAIRS, le=MAX_ROUNDS)
+    """Fewest rounds that `rounds: auto` makes."""
+    max_rounds: Whole = Field(30, ge=FEWEST_SEQUENTIAL_PAIRS, le=MAX_ROUNDS)
+    """Most rounds that `rounds: auto` makes."""
     seed: Seed = 0
     """Seed of the arm order and, with the round, of each run's weights and batches."""
     warmup_steps: Whole = Field(5, ge=0, le=100_000)
@@ -369,6 +402,19 @@ class MeasurementSpec(SpecModel):
     """Seconds of idle power measured before the first round and after the last; 0 measures none."""
     sample_rate_hz: Number = Field(10.0, gt=0, le=50)
     """Power samples per second and board, taken outside the training processes."""
+
+    @property
+    def rounds_planned(self) -> int:
+        """Rounds that are made unless `rounds: auto` ends them earlier."""
+        return self.max_rounds if self.rounds == "auto" else self.rounds
+
+    @model_validator(mode="after")
+    def _fewest_before_most(self) -> Self:
+        if self.rounds == "auto" and self.min_rounds > self.max_rounds:
+            raise ValueError(
+                f"min_rounds = {self.min_rounds} is more than max_rounds = {self.max_rounds}; raise max_rounds"
+            )
+        return self
 
 
 class ResourceSpec(SpecModel):

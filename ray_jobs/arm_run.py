@@ -4,11 +4,13 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from phantom_core.cost import arm_cost
+from phantom_core.flags import blocking
+from phantom_core.meters.windows import window_flags
 from phantom_core.plan import PlannedArm
 from phantom_core.protocol import (
     AssignedRun,
@@ -25,6 +27,7 @@ from phantom_core.stopping import Stop, StopReason, StopState, decide, next_inte
 from phantom_core.tasks import Dataset
 from phantom_core.training import Trainer
 from ray_jobs.ranks import Team
+from ray_jobs.spent import Spent
 from ray_jobs.window_clock import PeerFailed, WindowClock
 
 log = logging.getLogger(__name__)
@@ -46,15 +49,6 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Share:
-    """What one rank knows of the training so far."""
-
-    reads_meter: bool
-    energy_mj: float | None
-    training_s: float
-
-
-@dataclass(frozen=True)
 class MeasuredCosts:
     """What one rank's trainer counted; None where it could not."""
 
@@ -67,10 +61,20 @@ class State:
     """What all ranks of the arm know of the training so far."""
 
     step: int = 0
-    training_s: float = 0.0
-    energy_mj: float | None = 0.0
+    spent: Spent = field(default_factory=Spent)
+    """In the training windows."""
     train_loss: float | None = None
     evaluation_loss: float | None = None
+
+    @property
+    def training_s(self) -> float:
+        """Seconds of the training windows."""
+        return self.spent.seconds
+
+    @property
+    def energy_mj(self) -> float | None:
+        """Millijoules of the training windows over the arm's devices; None if unknown."""
+        return self.spent.energy_mj
 
 
 class ArmRun:
@@ -110,8 +114,10 @@ class ArmRun:
         self._reads_meter = reads_meter
         self._device = device
         self._emit = emit
-        self._energy_mj: float | None = 0.0
-        self._training_s = 0.0
+        self._training = Spent(reads_meter)
+        """This rank's own; `_state` has all ranks'."""
+        self._steady = Spent()
+        """All ranks'."""
         self._state = State()
         self._trainer: Trainer | None = None
 
@@ -149,6 +155,25 @@ class ArmRun:
         if self._trainer is not None:
             self._trainer.close()
         return outcome
+
+    @property
+    def figure_mj(self) -> float | None:
+        """What comparisons rest on, as far as ranks can tell: energy to the target if there is one, else per step.
+
+        None if it is unknown, not positive, or of windows too short for a verdict.
+        """
+        if self._planned.training.stop.kind == "target_loss":
+            rests_on, figure_mj = self._state.spent, self._state.energy_mj if self._reached else None
+        else:
+            rests_on = self._steady if self._steady.steps else self._state.spent
+            figure_mj = rests_on.per_step_mj
+        refused = blocking(window_flags(rests_on.seconds))
+        return None if refused or figure_mj is None or not figure_mj > 0 else figure_mj
+
+    @property
+    def _reached(self) -> bool:
+        rule, loss = self._planned.training.stop, self._state.evaluation_loss
+        return rule.kind == "target_loss" and loss is not None and loss <= rule.target_loss
 
     def _together(self, error: Exception) -> None:
         if not self._clock.peers_know(error):
@@ -194,22 +219,16 @@ class ArmRun:
                 window.steps = steps
                 window.samples = steps * self._planned.training.batch_size
                 trainer.run(steps)
-            self._training_s += window.duration_s or 0.0
-            self._energy_mj = _add(self._energy_mj, window.energy_mj)
+            self._training = self._training.and_window(window)
             self._agree_on(steps, float(trainer.losses().double().mean()))
             self._evaluate()
 
     def _agree_on(self, steps: int, train_loss: float) -> None:
         """Sums energy over the arm's devices; time and loss are rank 0's, so that all ranks decide alike."""
-        mine = Share(self._reads_meter, self._energy_mj, self._training_s)
-        shares = self._team.gather(mine)
-        energies = [share.energy_mj for share in shares if share.reads_meter]
-        known = [energy for energy in energies if energy is not None]
         self._state = replace(
             self._state,
             step=self._state.step + steps,
-            training_s=shares[0].training_s,
-            energy_mj=math.fsum(known) if known and len(known) == len(energies) else None,
+            spent=Spent.by_all(self._team.gather(self._training)),
             train_loss=self._team.from_first(train_loss),
         )
 
@@ -244,13 +263,15 @@ class ArmRun:
         state, minimum_s = self._state, self._measurement.minimum_window_s
         if state.step == 0 or (state.training_s >= minimum_s and state.energy_mj is not None):
             return
-        step_s = state.training_s / state.step
+        step_s, mine = state.training_s / state.step, Spent(self._reads_meter)
         for _ in range(MOST_STEADY_WINDOWS):
             steps = math.ceil(STEADY_MARGIN * minimum_s / max(step_s, 1e-6))
             with self._clock.window("steady") as window:
                 window.steps = steps
                 window.samples = steps * self._planned.training.batch_size
                 self._ready.run(steps)
+            mine = mine.and_window(window)
+            self._steady = Spent.by_all(self._team.gather(mine))
             duration_s = self._team.from_first(window.duration_s or 0.0)
             if duration_s >= minimum_s:
                 return
@@ -263,12 +284,7 @@ class ArmRun:
         message: str | None,
         costs: list[MeasuredCosts],
     ) -> RunFinished:
-        state, rule, trainer = self._state, self._planned.training.stop, self._trainer
-        reached = (
-            rule.kind == "target_loss"
-            and state.evaluation_loss is not None
-            and state.evaluation_loss <= rule.target_loss
-        )
+        state, reached, trainer = self._state, self._reached, self._trainer
         reason = _REASONS.get(outcome)
         if failures:
             cause = min(failures, key=lambda failure: failure.at_s)
@@ -321,10 +337,6 @@ def _outcome(stop: Stop) -> RunOutcome:
     if stop.diverged:
         return "diverged"
     return "failed" if stop.reason is StopReason.ENERGY_UNKNOWN else "succeeded"
-
-
-def _add(total: float | None, more: float | None) -> float | None:
-    return None if total is None or more is None else total + more
 
 
 def _first_line(error: Exception) -> str:

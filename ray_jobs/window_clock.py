@@ -26,6 +26,8 @@ class OpenWindow:
     """Seconds; None until closed."""
     energy_mj: float | None = field(default=None, init=False)
     """Millijoules of this rank's device; None until closed, if unknown, and on ranks that read no device."""
+    uncertainty_mj: float | None = field(default=None, init=False)
+    """Bound on its reading error; None where the energy is, and where the meter knows none."""
 
 
 class WindowClock:
@@ -125,7 +127,7 @@ class WindowClock:
         if self._meter is None or start_reading is None or end_reading is None:
             return
         energy = window_energy(start_reading, end_reading, [start_power_mw, self._power_mw()])
-        inside.energy_mj = energy.energy_mj
+        inside.energy_mj, inside.uncertainty_mj = energy.energy_mj, energy.uncertainty_mj
         device = self._meter.device
         self._emit(
             Window(

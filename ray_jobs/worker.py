@@ -3,7 +3,7 @@
 import os
 import platform
 import socket
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ import phantom_core
 from phantom_core.meters.base import Instant, Meter
 from phantom_core.meters.choose import MeterRequest, open_meter
 from phantom_core.meters.idle import idle_power
+from phantom_core.precision import Enough
 from phantom_core.protocol import (
     AssignedRun,
     Assignment,
@@ -26,6 +27,8 @@ from phantom_core.protocol import (
     Phase,
     Progress,
     RankInfo,
+    Reason,
+    RunSkipped,
     Window,
 )
 from phantom_core.tasks import Dataset, load_task
@@ -33,6 +36,7 @@ from ray_jobs.arm_run import ArmRun
 from ray_jobs.environment import JobEnvironment
 from ray_jobs.node_agent import start_node_agent
 from ray_jobs.ranks import Ranks, Team, listening_address, use_interface_of
+from ray_jobs.rounds import Rounds
 from ray_jobs.spool import Spool, spool_folder
 from ray_jobs.window_clock import WindowClock
 
@@ -94,6 +98,7 @@ class Bench:
         self._local_pids = local_pids
         self._assignment = assignment
         self._plan = assignment.plan
+        self._rounds = Rounds(assignment)
         self._ranks = ranks
         self._spool = spool
         self._meter = meter
@@ -122,12 +127,32 @@ class Bench:
         runs = self._assignment.runs
         self._rest("idle_before")
         for number, run in enumerate(runs):
+            enough = self._enough_before(run)
+            if enough is not None:
+                self._skip(runs[number:], enough)
+                break
             self._progress(f"round {run.round + 1}: {run.arm}", number)
-            self._make_one(run)
+            self._rounds.note(run, self._make_one(run))
         self._rest("idle_after")
         self._progress("all runs made", len(runs))
 
-    def _make_one(self, run: AssignedRun) -> None:
+    def _enough_before(self, run: AssignedRun) -> Enough | None:
+        """Asked where a round begins; rank 0 has been in every run and decides for all."""
+        if not self._rounds.begins_with(run):
+            return None
+        mine = self._rounds.enough(run.round) if self._ranks.rank == 0 else None
+        return self._ranks.everyone.from_first(mine)
+
+    def _skip(self, runs: Sequence[AssignedRun], enough: Enough) -> None:
+        if self._ranks.rank != 0:
+            return
+        reason = Reason.PRECISION_REACHED if enough.is_precise else Reason.NOTHING_TO_COMPARE
+        for run in runs:
+            skipped = RunSkipped(reason=reason, message=enough.message)
+            self._spool.emit(skipped, run=(run.run_id, run.attempt))
+
+    def _make_one(self, run: AssignedRun) -> float | None:
+        """Makes one run; what it gives to the comparison, where this rank took part in it."""
         planned = self._plan.arm(run.arm)
         team = self._ranks.team(planned.arm.world_size)
         emit = partial(self._spool.emit, run=(run.run_id, run.attempt))
@@ -135,10 +160,10 @@ class Bench:
         if team is None:
             # Its two barriers are the whole group's, which the arm's ranks keep before and after their run.
             with self._clock(everyone, emit, charged=False).window("waiting"):
-                return
+                return None
         everyone.agree(True)
         reader = self._reads_meter(team.size)
-        ArmRun(
+        arm_run = ArmRun(
             run,
             planned,
             self._plan.spec.measurement,
@@ -148,8 +173,10 @@ class Bench:
             reads_meter=reader,
             device=self._ranks.device,
             emit=emit,
-        ).make()
+        )
+        outcome = arm_run.make()
         everyone.agree(True)
+        return arm_run.figure_mj if outcome == "succeeded" else None
 
     def _rest(self, phase: Phase) -> None:
         seconds = self._plan.spec.measurement.idle_baseline_s

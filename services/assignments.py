@@ -4,13 +4,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from phantom_core.plan import Plan
-from phantom_core.protocol import AssignedRun, Assignment
+from phantom_core.protocol import AssignedRun, Assignment, MadeRun
 from services.database import Database, now
 from services.errors import NotFound
+from services.metrics import metric_named, primary_metric
 from services.moves import lock_experiment
-from services.states import RunState
+from services.states import TERMINAL_RUN_STATES, RunState
 from services.tables import Arm, Attempt, Experiment, Run
 
 
@@ -69,8 +71,21 @@ def assignment(db: Database, experiment_id: str, data_roots: Sequence[Path] = ()
                 )
                 for run, arm in found
             ),
+            made=_made(session, experiment),
             data_roots=tuple(str(root) for root in data_roots),
         )
+
+
+def _made(session: Session, experiment: Experiment) -> tuple[MadeRun, ...]:
+    """Runs that have ended, each with what the comparison rests on, where nothing forbids a verdict."""
+    metric = metric_named(primary_metric(experiment.spec["training"]["stop"]["kind"]))
+    ended = session.execute(
+        select(Run, Arm.name)
+        .join(Arm, Arm.key == Run.arm_key)
+        .where(Run.experiment_id == experiment.id, Run.state.in_(TERMINAL_RUN_STATES - {RunState.SKIPPED}))
+        .order_by(Run.round, Run.position)
+    )
+    return tuple(MadeRun(round=run.round, arm=arm, figure=metric.sound_figure(run)) for run, arm in ended)
 
 
 def plan_of(experiment: Experiment) -> Plan:

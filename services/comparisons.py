@@ -7,24 +7,31 @@ from sqlalchemy import delete, insert, select
 from sqlalchemy.orm import Session, defer
 
 from phantom_core.flags import Flag
+from phantom_core.intervals import LEVEL, SEQUENTIAL_LEVEL
 from phantom_core.plan import derived_seed
+from phantom_core.spec import MeasurementSpec
 from services.database import Database, now
 from services.errors import NotComparable, NotFound
+from services.metrics import primary_metric
 from services.moves import lock_experiment
-from services.pairing import ArmRuns, compare_arm, primary_metric
-from services.states import TERMINAL_STATES, ExperimentState
+from services.pairing import ArmRuns, Asked, compare_arm
+from services.states import TERMINAL_STATES, ExperimentState, RunState
 from services.tables import Arm, Comparison, Device, Experiment, Run
 from services.views import ArmComparison, ComparisonView
 from services.window_sums import MIXED
 
 
-def compare(db: Database, experiment_id: str, *, baseline: str | None = None) -> ComparisonView:
+def compare(
+    db: Database, experiment_id: str, *, baseline: str | None = None, precision: float | None = None
+) -> ComparisonView:
     """All arms of an experiment against its baseline.
 
     Args:
         db: The database.
         experiment_id: Which.
         baseline: Another arm to compare with; None takes the experiment's.
+        precision: Wished half-width of the intervals, as a share of the ratio, for which the rounds needed
+            are told; None takes the experiment's.
 
     Raises:
         NotFound: There is no such experiment.
@@ -35,9 +42,10 @@ def compare(db: Database, experiment_id: str, *, baseline: str | None = None) ->
         if experiment is None:
             raise NotFound("experiment", experiment_id)
         asked = baseline or experiment.baseline
-        if asked == experiment.baseline and experiment.compared_at is not None:
+        is_stored = experiment.compared_at is not None and precision is None
+        if asked == experiment.baseline and is_stored:
             return ComparisonView.model_validate(experiment.comparison)
-        return _compute(session, experiment, asked)
+        return _compute(session, experiment, asked, precision)
 
 
 def store(db: Database, experiment_id: str) -> bool:
@@ -87,7 +95,9 @@ def store_missing(db: Database, limit: int = 100) -> int:
     return sum(store(db, identifier) for identifier in missing)
 
 
-def _compute(session: Session, experiment: Experiment, baseline: str) -> ComparisonView:
+def _compute(
+    session: Session, experiment: Experiment, baseline: str, precision: float | None = None
+) -> ComparisonView:
     arms = _arms(session, experiment.id)
     if baseline not in [arm.name for arm in arms]:
         raise NotComparable(
@@ -100,21 +110,26 @@ def _compute(session: Session, experiment: Experiment, baseline: str) -> Compari
         for device in session.scalars(select(Device).where(Device.experiment_id == experiment.id))
     }
     sides = {arm.name: ArmRuns.of(arm, runs, devices) for arm in arms}
-    primary = primary_metric(experiment.spec["training"]["stop"]["kind"])
-    seed = derived_seed(experiment.spec["measurement"]["seed"], "bootstrap")
+    measurement = MeasurementSpec.model_validate(experiment.spec["measurement"])
+    asked = Asked(
+        primary=primary_metric(experiment.spec["training"]["stop"]["kind"]),
+        rounds=len({run.round for run in runs if run.state != RunState.SKIPPED}),
+        seed=derived_seed(measurement.seed, "bootstrap"),
+        precision=measurement.precision if precision is None else precision,
+        level=SEQUENTIAL_LEVEL if measurement.rounds == "auto" else LEVEL,
+    )
     return ComparisonView(
         experiment_id=experiment.id,
         experiment_state=experiment.state,
         baseline=baseline,
-        primary_metric=primary,
-        rounds_planned=experiment.rounds,
+        primary_metric=asked.primary,
+        rounds_planned=asked.rounds,
+        precision=asked.precision,
         method=_common([run.method for run in runs]),
         scope=_common([run.scope for run in runs]),
         estimated=any(Flag.ESTIMATED in (run.flags or ()) for run in runs),
         arms=tuple(
-            compare_arm(sides[arm.name], sides[baseline], primary, experiment.rounds, seed)
-            for arm in arms
-            if arm.name != baseline
+            compare_arm(sides[arm.name], sides[baseline], asked) for arm in arms if arm.name != baseline
         ),
         final=ExperimentState(experiment.state).is_terminal,
         computed_at=now(session),

@@ -172,7 +172,7 @@ def _insert(
             "state": ExperimentState.QUEUED,
             "description": spec.description,
             "tags": spec.tags,
-            "rounds": spec.measurement.rounds,
+            "rounds": spec.measurement.rounds_planned,
             "sample_rate_hz": spec.measurement.sample_rate_hz,
             "spec": spec.model_dump(mode="json"),
             "plan": plan.model_dump(mode="json", exclude={"spec"}),

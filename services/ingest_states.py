@@ -11,6 +11,7 @@ from phantom_core.protocol import (
     ExperimentStarted,
     Progress,
     RunFinished,
+    RunSkipped,
     RunStarted,
 )
 from services.database import now
@@ -93,6 +94,20 @@ def run_finished(session: Session, subject: Subject, event: Event, touched: Touc
     )
 
 
+def run_skipped(session: Session, subject: Subject, event: Event, _touched: Touched) -> None:
+    """A run is not needed; one that began or ended meanwhile stays what it is."""
+    run, attempt, payload = subject.run, subject.attempt, event.payload
+    assert isinstance(payload, RunSkipped)
+    if run is None or attempt is None or subject.note is not None:
+        return
+    message = text(payload.message)
+    if not move_run(session, run, RunState.SKIPPED, reason=payload.reason, message=message, at=event.at):
+        _note(session, event, f"the run was {run.state} already, so it was not skipped")
+        return
+    attempt.outcome, attempt.reason = RunState.SKIPPED, payload.reason
+    attempt.message, attempt.finished_at = message, event.at
+
+
 def experiment_finished(session: Session, subject: Subject, event: Event, _touched: Touched) -> None:
     """The job's last word; `endings.settle` acts on it once the runs have ended."""
     payload, experiment = event.payload, subject.experiment
@@ -123,6 +138,7 @@ HANDLERS: Mapping[type, Handler] = {
     ExperimentStarted: experiment_started,
     RunStarted: run_started,
     RunFinished: run_finished,
+    RunSkipped: run_skipped,
     Progress: progress,
     ExperimentFinished: experiment_finished,
 }

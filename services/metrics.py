@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from phantom_core.flags import Flag
+from phantom_core.flags import Flag, blocking
+from phantom_core.meters.windows import window_flags
+from services.states import RunState
 from services.tables import Run
 
 
@@ -53,6 +55,17 @@ class Metric:
             return run.steady_s
         return run.training_s
 
+    def sound_figure(self, run: Run) -> float | None:
+        """The run's value, if it can be half of a pair: of a run that succeeded, positive, and unblocked."""
+        value: float | None = getattr(run, self.name)
+        if run.state != RunState.SUCCEEDED or value is None or not value > 0:
+            return None
+        flags = {flag for flag in run.flags or () if self.minds(flag)}
+        window_s = self.window_s(run)
+        if self.kind is Kind.ENERGY and window_s is not None:
+            flags.update(window_flags(window_s))
+        return None if blocking(flags) else value
+
 
 METRICS: tuple[Metric, ...] = (
     Metric("energy_to_target_mj", "energy to the target loss", Kind.ENERGY, of_target=True),
@@ -64,3 +77,20 @@ METRICS: tuple[Metric, ...] = (
     Metric("final_evaluation_loss", "final evaluation loss", Kind.LOSS),
 )
 """All of them, in the order of answers."""
+
+
+def metric_named(name: str) -> Metric:
+    """The metric of that column.
+
+    Raises:
+        KeyError: There is none.
+    """
+    for metric in METRICS:
+        if metric.name == name:
+            return metric
+    raise KeyError(name)
+
+
+def primary_metric(stop_kind: str) -> str:
+    """What an experiment's verdicts rest on: energy to the target if it has one, else energy per step."""
+    return "energy_to_target_mj" if stop_kind == "target_loss" else "energy_per_step_mj"

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from phantom_core.flags import FLAGS, Flag, blocking
+from phantom_core.intervals import FEWEST_PAIRS, RatioInterval, ratio_intervals
 from phantom_core.meters.windows import window_flags
-from services.intervals import FEWEST_PAIRS, RatioInterval, ratio_intervals
+from phantom_core.precision import rounds_for_precision
 from services.metrics import METRICS, Kind, Metric
 from services.states import RunState
 from services.summaries import ordered
@@ -49,7 +50,7 @@ class ArmRuns:
 
     @classmethod
     def of(cls, arm: Arm, runs: Sequence[Run], devices: Mapping[int, Device]) -> "ArmRuns":
-        """The arm's runs among those of an experiment."""
+        """The arm's runs among those of an experiment, without those that turned out not to be needed."""
         boards = {key: Board(key, device.name, device.power_limit_mw) for key, device in devices.items()}
         return cls(
             arm,
@@ -58,7 +59,7 @@ class ArmRuns:
                     run, frozenset(boards[key] for key in run.device_keys or () if key in boards)
                 )
                 for run in runs
-                if run.arm_key == arm.key
+                if run.arm_key == arm.key and run.state != RunState.SKIPPED
             },
         )
 
@@ -86,44 +87,36 @@ class Pairs:
     @property
     def log_ratios(self) -> list[float]:
         """ln(arm / baseline) of each pair."""
-        return [math.log(a / b) for a, b in zip(self.arm, self.baseline, strict=True)]
+        return [math.log(a) - math.log(b) for a, b in zip(self.arm, self.baseline, strict=True)]
 
 
-def primary_metric(stop_kind: str) -> str:
-    """What an experiment's verdicts rest on: energy to the target if it has one, else energy per step."""
-    return "energy_to_target_mj" if stop_kind == "target_loss" else "energy_per_step_mj"
+@dataclass(frozen=True)
+class Asked:
+    """What an experiment asks of its comparison."""
+
+    primary: str
+    """Name of the metric that the verdict rests on."""
+    rounds: int
+    """Passes over all arms: those asked for, without those that turned out not to be needed."""
+    seed: int
+    """Of the bootstrap."""
+    precision: float
+    """Wished half-width of an interval, as a share of its ratio."""
+    level: float
+    """Level at which intervals are made (`intervals.SEQUENTIAL_LEVEL` where one decided when to stop)."""
 
 
-def compare_arm(
-    arm: ArmRuns, baseline: ArmRuns, primary: str, rounds_planned: int, seed: int
-) -> ArmComparison:
-    """One arm against the baseline in every metric that the experiment has.
-
-    Args:
-        arm: The arm.
-        baseline: What it is compared with.
-        primary: Name of the metric that the verdict rests on.
-        rounds_planned: Passes over all arms that were asked for.
-        seed: Of the bootstrap.
-    """
-    has_target = primary == "energy_to_target_mj"
+def compare_arm(arm: ArmRuns, baseline: ArmRuns, asked: Asked) -> ArmComparison:
+    """One arm against the baseline in every metric that the experiment has."""
+    has_target = asked.primary == "energy_to_target_mj"
     metrics = [metric for metric in METRICS if has_target or not metric.of_target]
     pairs = {metric.name: _pair(metric, arm, baseline) for metric in metrics}
-    intervals = _intervals(pairs, seed)
+    intervals = _intervals(pairs, asked)
     loss_differs = not has_target and _differs(intervals.get("final_evaluation_loss"))
     compared = []
     for metric in metrics:
         extra = {Flag.LOSS_DIFFERS} if loss_differs and metric.kind is not Kind.LOSS else set()
-        compared.append(
-            _compared(
-                metric,
-                pairs[metric.name],
-                intervals.get(metric.name),
-                extra,
-                metric.name == primary,
-                rounds_planned,
-            )
-        )
+        compared.append(_compared(metric, pairs[metric.name], intervals.get(metric.name), extra, asked))
     ours, theirs = arm.parameters, baseline.parameters
     return ArmComparison(
         arm=arm.arm.name,
@@ -214,7 +207,7 @@ def _limits(side: Outcome) -> set[float | None]:
     return {board.power_limit_mw for board in side.boards}
 
 
-def _intervals(pairs: Mapping[str, Pairs], seed: int) -> dict[str, RatioInterval]:
+def _intervals(pairs: Mapping[str, Pairs], asked: Asked) -> dict[str, RatioInterval]:
     """Intervals of all metrics that have enough pairs; equal numbers of pairs in one go, which is quicker."""
     by_count: dict[int, list[str]] = {}
     for name, each in pairs.items():
@@ -222,7 +215,7 @@ def _intervals(pairs: Mapping[str, Pairs], seed: int) -> dict[str, RatioInterval
             by_count.setdefault(len(each.rounds), []).append(name)
     found: dict[str, RatioInterval] = {}
     for names in by_count.values():
-        intervals = ratio_intervals([pairs[name].log_ratios for name in names], seed)
+        intervals = ratio_intervals([pairs[name].log_ratios for name in names], asked.seed, asked.level)
         found.update(zip(names, intervals, strict=True))
     return found
 
@@ -236,24 +229,24 @@ def _compared(
     pairs: Pairs,
     interval: RatioInterval | None,
     extra: set[Flag],
-    is_primary: bool,
-    rounds_planned: int,
+    asked: Asked,
 ) -> MetricComparison:
     verdict = _verdict(interval)
-    reason = None if interval else _too_few(pairs, rounds_planned)
+    reason = None if interval else _too_few(pairs, asked.rounds)
     flags = set(pairs.flags) | ({flag.value for flag in extra} if interval else set())
     if interval is not None and _drifts(pairs):
         flags.add(Flag.DRIFT.value)
     finding = Finding(metric, verdict, interval, len(pairs.rounds), reason, Flag.ESTIMATED in flags)
     return MetricComparison(
         metric=metric.name,
-        is_primary=is_primary,
+        is_primary=metric.name == asked.primary,
         verdict=verdict,
         sentence=sentence(finding),
         ratio=interval.ratio if interval else None,
         ratio_low=interval.low if interval else None,
         ratio_high=interval.high if interval else None,
         pairs=len(pairs.rounds),
+        rounds_for_precision=rounds_for_precision(pairs.log_ratios, asked.precision, asked.level),
         arm_mean=_geometric_mean(pairs.arm),
         baseline_mean=_geometric_mean(pairs.baseline),
         excluded=pairs.excluded,

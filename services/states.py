@@ -5,6 +5,7 @@ Terminal is final. `running` means that the worker group reported, not that Ray 
 
     experiment:  queued -> leased -> starting -> running -> succeeded | failed | cancelled | lost
     run:         queued -> running -> succeeded | diverged | failed | cancelled
+                 queued -> skipped | cancelled
 
 An infrastructure fault may bring an experiment back to `leased` for another attempt, and with it its
 running runs back to `queued`; a dispatcher that can't start an experiment gives it back to `queued`.
@@ -43,6 +44,8 @@ class RunState(StrEnum):
     DIVERGED = "diverged"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    SKIPPED = "skipped"
+    """Planned and never begun, since the comparison was precise without it (`rounds: auto`)."""
 
     @property
     def is_terminal(self) -> bool:
@@ -91,7 +94,7 @@ EXPERIMENT_TRANSITIONS: Mapping[ExperimentState, frozenset[ExperimentState]] = {
 """What may follow each state of an experiment."""
 
 RUN_TRANSITIONS: Mapping[RunState, frozenset[RunState]] = {
-    RunState.QUEUED: frozenset({RunState.RUNNING, RunState.CANCELLED}),
+    RunState.QUEUED: frozenset({RunState.RUNNING, RunState.SKIPPED, RunState.CANCELLED}),
     RunState.RUNNING: frozenset(
         {RunState.QUEUED, RunState.SUCCEEDED, RunState.DIVERGED, RunState.FAILED, RunState.CANCELLED}
     ),
@@ -99,6 +102,7 @@ RUN_TRANSITIONS: Mapping[RunState, frozenset[RunState]] = {
     RunState.DIVERGED: frozenset(),
     RunState.FAILED: frozenset(),
     RunState.CANCELLED: frozenset(),
+    RunState.SKIPPED: frozenset(),
 }
 """What may follow each state of a run."""
 

@@ -43,7 +43,7 @@ def validate(spec: ExperimentSpec, capacity: Capacity | None = None) -> Validati
     """
     plan = make_plan(spec)
     problems, warnings = findings(plan, capacity)
-    rounds = spec.measurement.rounds
+    rounds = spec.measurement.rounds_planned
     return ValidationView(
         valid=not problems,
         problems=tuple(problems),
@@ -91,7 +91,7 @@ def cost_of(planned: PlannedArm, spec: ExperimentSpec) -> ArmCostView:
 
 
 def _too_many_runs(plan: Plan) -> list[Problem]:
-    rounds, arms = plan.spec.measurement.rounds, len(plan.arms)
+    rounds, arms = plan.spec.measurement.rounds_planned, len(plan.arms)
     if rounds * arms <= MOST_RUNS:
         return []
     most = MOST_RUNS // arms

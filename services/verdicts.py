@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from services.intervals import RatioInterval
+from phantom_core.intervals import RatioInterval
 from services.metrics import Kind, Metric
 from services.views import Verdict
 

@@ -16,8 +16,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from phantom_core.flags import Flag
+from phantom_core.meters.base import PowerMethod
 from phantom_core.meters.company import state_flags
-from phantom_core.meters.integration import integrate_power
+from phantom_core.meters.integration import SENSOR_PERIOD_S, integrate_power, sensor_period_s
 from phantom_core.protocol import BoardState
 from services.power_blocks import LONGEST_BLOCK_S, joined, unpack
 from services.tables import (
@@ -34,7 +35,7 @@ MARGIN_S = 5.0
 """Seconds around a window in which samples still matter: the edges are interpolated between two."""
 MERGED_WITHIN_S = 60.0
 """Spans of one device that are closer than this are looked at together."""
-PREFERRED = ("instant", "average", "estimate")
+PREFERRED: tuple[PowerMethod, ...] = ("instant", "average", "estimate")
 """Which power is integrated where a device has several; momentary readings lag least."""
 
 
@@ -112,6 +113,7 @@ def look(session: Session, experiment: Experiment, windows: Sequence[Window]) ->
 class _Seen:
     """Samples and states of one device over one span."""
 
+    method: PowerMethod | None
     monotonic_s: NDArray[np.float64]
     power_mw: NDArray[np.float64]
     states: Sequence[BoardState]
@@ -142,6 +144,7 @@ class _Seen:
         readings = joined(blocks) if blocks else None
         nothing = np.zeros(0)
         return cls(
+            method=method,
             monotonic_s=readings.monotonic_s if readings else nothing,
             power_mw=readings.power_mw if readings else nothing,
             states=states,
@@ -151,7 +154,10 @@ class _Seen:
         start_s, end_s = window.started_monotonic_s, window.started_monotonic_s + window.duration_s
         first, last = np.searchsorted(self.monotonic_s, [start_s - MARGIN_S, end_s + MARGIN_S])
         times, powers = self.monotonic_s[first:last].tolist(), self.power_mw[first:last].tolist()
-        integral = integrate_power(zip(times, powers, strict=True), start_s, end_s, rate_hz=rate_hz)
+        look_back_s = SENSOR_PERIOD_S if self.method is None else sensor_period_s(self.method, rate_hz)
+        integral = integrate_power(
+            zip(times, powers, strict=True), start_s, end_s, rate_hz=rate_hz, sensor_period_s=look_back_s
+        )
         window.integral_mj = integral.energy_mj
         window.integral_uncertainty_mj = integral.uncertainty_mj
         window.sample_count = integral.sample_count

@@ -17,6 +17,7 @@ STATE_CLASSES = {
     "lost": "bad",
     "diverged": "warn",
     "cancelled": "warn",
+    "skipped": "",
 }
 VERDICT_CLASSES = {"saves": "good", "costs_more": "bad", "no_difference_shown": "", "not_comparable": "warn"}
 

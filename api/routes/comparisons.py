@@ -23,6 +23,8 @@ class ComparisonQuery(BaseModel):
 
     baseline: Annotated[str, Field(max_length=120, pattern=r"^[^\x00]*$")] | None = None
     """Name of an arm; the experiment's own baseline by default."""
+    precision: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] | None = None
+    """Wished half-width of the intervals as a share, such as 0.01, for which `rounds_for_precision` is told."""
 
 
 @router.get(
@@ -41,4 +43,7 @@ def comparison(
 
     Given as soon as a round is complete; `final` says whether it may still change.
     """
-    return cacheable(request, comparisons.compare(context.database, experiment_id, baseline=query.baseline))
+    found = comparisons.compare(
+        context.database, experiment_id, baseline=query.baseline, precision=query.precision
+    )
+    return cacheable(request, found)

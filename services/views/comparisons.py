@@ -37,6 +37,9 @@ class MetricComparison(View):
     """Upper end of the 95 % interval."""
     pairs: int
     """Rounds compared."""
+    rounds_for_precision: int | None = None
+    """Rounds after which the interval can be expected to be as narrow as wished, going by the spread between
+    rounds so far; None with fewer than three."""
     arm_mean: float | None
     """Geometric mean of the arm's values in the compared rounds."""
     baseline_mean: float | None
@@ -80,7 +83,9 @@ class ComparisonView(View):
     primary_metric: str
     """What the verdicts rest on."""
     rounds_planned: int
-    """Passes over all arms that were asked for."""
+    """Passes over all arms that were asked for, without those that turned out not to be needed."""
+    precision: float | None = None
+    """Half-width of an interval that `rounds_for_precision` is for, as a share of the ratio: 0.02 is ± 2 %."""
     method: str | None
     """How energy was read (`mixed` where runs differ); None if unknown."""
     scope: str | None

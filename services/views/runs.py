@@ -40,7 +40,7 @@ class RunView(View):
     seed: int
     """Seed of weights and batches."""
     state: str
-    """`queued`, `running`, `succeeded`, `diverged`, `failed` or `cancelled`."""
+    """`queued`, `running`, `succeeded`, `diverged`, `failed`, `cancelled` or `skipped`."""
     is_terminal: bool
     """Whether the state is final."""
     reason: str | None

@@ -10,6 +10,8 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import func, insert, inspect, select, text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
 
 import migrations
 from services import deletion, experiments, heartbeats, keys, leases, switches
@@ -73,6 +75,24 @@ def test_constraints_and_indexes_are_those_of_the_tables(empty_database_url: str
         Base.metadata.create_all(connection)
         connection.commit()
         assert migrated == _structure(inspect(connection))
+
+
+def test_skipped_runs_are_cancelled_ones_to_an_earlier_version(empty_database_url: str) -> None:
+    with Database(empty_database_url) as database:
+        database.migrate()
+        identifier, _, _ = begun(database)
+        with database.write() as session:
+            session.execute(text("UPDATE runs SET state = 'skipped' WHERE round = 2"))
+        database.migrate("0001")
+        with database.write() as session:
+            assert _run_states(session) == {"queued": 4, "cancelled": 2}
+            with pytest.raises(IntegrityError), session.begin_nested():
+                session.execute(text("UPDATE runs SET state = 'skipped'"))
+        database.migrate()
+        with database.write() as session:
+            session.execute(text("UPDATE runs SET state = 'skipped' WHERE state = 'cancelled'"))
+            assert _run_states(session) == {"queued": 4, "skipped": 2}
+        assert experiments.get(database, identifier).runs == {"queued": 4, "skipped": 2}
 
 
 def test_up_down_and_up_again_leaves_an_empty_database_as_it_was(empty_database_url: str) -> None:
@@ -233,6 +253,10 @@ def test_leases_work_on_a_database_that_was_migrated_down_and_up(empty_database_
         deliver(database, job, job.everything())
         assert experiments.get(database, identifier).state == "succeeded"
         assert not leases.renew(database, lease, 1)
+
+
+def _run_states(session: Session) -> dict[str, int]:
+    return dict(session.execute(text("SELECT state, count(*) FROM runs GROUP BY state")).all())
 
 
 def _structure(inspector: object) -> dict[str, object]:

@@ -18,8 +18,10 @@ from phantom_core.protocol import (
     Phase,
     PowerSamples,
     RankInfo,
+    Reason,
     RunFinished,
     RunOutcome,
+    RunSkipped,
     RunStarted,
     Window,
 )
@@ -180,6 +182,12 @@ class SimulatedJob:
             ),
         )
         self.clock_s += 1.0
+
+    def skipped(self, runs: Iterable[AssignedRun]) -> Iterator[Event]:
+        """Runs that `rounds: auto` needs no more."""
+        for run in runs:
+            payload = RunSkipped(reason=Reason.PRECISION_REACHED, message="all is known to ± 1 %")
+            yield self._of_run(self.rank0, run, payload)
 
     def finished(self) -> Iterator[Event]:
         """The job's last word."""

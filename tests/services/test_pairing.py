@@ -1,11 +1,17 @@
 """Pairs by round: what cancels, what is left out and why, which flags stand beside a verdict or in its way."""
 
+import math
+import random
 from collections.abc import Callable, Mapping
 from typing import Any
+from unittest import mock
 
 import pytest
 
-from services.pairing import ArmRuns, compare_arm, primary_metric
+from phantom_core.intervals import LEVEL, RatioInterval
+from services import pairing
+from services.metrics import primary_metric
+from services.pairing import ArmRuns, Asked, compare_arm
 from services.tables import Arm, Device, Run
 from services.views import ArmComparison, MetricComparison
 
@@ -37,7 +43,8 @@ def compared(
         for number in range(rounds)
     ]
     tensor, phantom = (ArmRuns.of(arm, runs, devices) for arm in arms)
-    return compare_arm(phantom, tensor, primary_metric(stop), rounds, seed=1)
+    asked = Asked(primary_metric(stop), rounds, seed=1, precision=0.02, level=LEVEL)
+    return compare_arm(phantom, tensor, asked)
 
 
 SOUND: Mapping[str, Any] = {
@@ -295,3 +302,60 @@ def test_a_ratio_that_moves_with_the_rounds_is_flagged() -> None:
 
     assert "drift" in compared(values).primary.flags
     assert "drift" not in compared(energies(0.7)).primary.flags
+
+
+def noisy(seed: int, drift_per_round: float = 0.0) -> Values:
+    """Ratios that scatter by 1 %, and may rise from round to round."""
+    scatter = random.Random(seed)
+    ratios = [0.7 * math.exp(scatter.gauss(drift_per_round * number, 0.01)) for number in range(8)]
+    return lambda arm, number: {"energy_per_step_mj": 1_000.0 * (ratios[number] if arm == "phantom" else 1.0)}
+
+
+def test_drift_is_told_from_noise_no_more_than_once_in_a_hundred() -> None:
+    """Of 400 noisy traces some 4 are flagged by chance; 11 or more would be one in a thousand."""
+    flagged = sum("drift" in drift_only(noisy(seed)) for seed in range(400))
+    assert flagged <= 10
+
+
+def test_drift_as_large_as_the_noise_in_each_round_is_told() -> None:
+    flagged = sum("drift" in drift_only(noisy(seed, drift_per_round=0.01)) for seed in range(100))
+    assert flagged >= 90
+
+
+def drift_only(values: Values) -> tuple[str, ...]:
+    """Flags of the primary metric, without the bootstrap of the others, which takes long."""
+    with mock.patch.object(pairing, "_intervals", lambda pairs, _: dict.fromkeys(pairs, ANY_INTERVAL)):
+        return compared(values, rounds=8).primary.flags
+
+
+ANY_INTERVAL = RatioInterval(0.7, 0.69, 0.71)
+
+
+def test_how_many_rounds_a_wished_precision_needs_is_told() -> None:
+    """The ratios of five rounds scatter by 1.6 %: t4 x 1.6 % / sqrt(5) = 2 %, so five rounds just about do."""
+    assert compared(energies(0.7)).primary.rounds_for_precision == 5
+    assert compared(energies(0.7), rounds=2).primary.rounds_for_precision is None
+    assert compared(lambda arm, _: {}).primary.rounds_for_precision == 3
+
+
+def test_figures_whose_ratio_no_float_can_hold_do_not_end_the_comparison() -> None:
+    def values(arm: str, number: int) -> Mapping[str, Any]:
+        return {"energy_per_step_mj": 1e-300 if arm == "phantom" else 1e300}
+
+    primary = compared(values).primary
+    assert primary.verdict == "saves"
+    assert primary.ratio is not None
+    assert primary.ratio > 0
+
+
+@pytest.mark.parametrize("spread", [1e3, 1e150])
+def test_an_absurd_spread_shows_no_difference_and_stays_finite(spread: float) -> None:
+    def values(arm: str, number: int) -> Mapping[str, Any]:
+        return {"energy_per_step_mj": 1.0 if arm == "tensor" else spread ** (number % 2 * 2 - 1)}
+
+    primary = compared(values).primary
+    assert primary.verdict == "no_difference_shown"
+    assert primary.ratio_high is not None
+    assert math.isfinite(primary.ratio_high)
+    assert primary.rounds_for_precision is not None
+    assert primary.rounds_for_precision > 1_000

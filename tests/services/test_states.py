@@ -30,7 +30,7 @@ def test_the_tables_know_every_state_and_only_those() -> None:
 
 def test_the_terminal_states_are_those_of_the_design() -> None:
     assert {"succeeded", "failed", "cancelled", "lost"} == TERMINAL_STATES
-    assert {"succeeded", "diverged", "failed", "cancelled"} == TERMINAL_RUN_STATES
+    assert {"succeeded", "diverged", "failed", "cancelled", "skipped"} == TERMINAL_RUN_STATES
     assert {"leased", "starting", "running"} == LEASED_STATES
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.intervals import RatioInterval
+from phantom_core.intervals import RatioInterval
 from services.metrics import METRICS
 from services.verdicts import Finding, sentence
 from services.views import Verdict

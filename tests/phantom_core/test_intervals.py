@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from services.intervals import ratio_intervals
+from phantom_core.intervals import ratio_intervals
 
 SERIES = 1_000
 

@@ -1,0 +1,126 @@
+"""How precise a comparison is, how many rounds it needs, and whether enough were made. Torch-free.
+
+An interval is ± precision if both of its ends lie within a factor of 1 + precision of the ratio. With the spread s
+of the paired log-ratios so far, n rounds give Student's half-width t_{n-1} s / sqrt(n), so n rounds suffice from
+
+    t_{n-1} s / sqrt(n) <= ln(1 + precision)
+
+on. Stopping there (Chow and Robbins 1965, Annals of Mathematical Statistics 36:2) favours rounds whose spread
+happens to be small; `intervals.SEQUENTIAL_LEVEL` and at least `FEWEST_SEQUENTIAL_PAIRS` rounds make up for it.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from phantom_core.intervals import (
+    FEWEST_PAIRS,
+    FEWEST_SEQUENTIAL_PAIRS,
+    LEVEL,
+    SEQUENTIAL_LEVEL,
+    RatioInterval,
+    ratio_intervals,
+)
+from phantom_core.spec import MeasurementSpec
+
+
+def half_width(interval: RatioInterval) -> float:
+    """How far the farther end lies from the ratio, as a share: 0.02 is ± 2 %."""
+    return max(interval.high / interval.ratio, interval.ratio / interval.low) - 1
+
+
+def rounds_for_precision(log_ratios: Sequence[float], precision: float, level: float = LEVEL) -> int | None:
+    """Rounds after which the interval can be expected to be ± precision, going by the spread so far.
+
+    Args:
+        log_ratios: ln(arm / baseline) of each round so far; finite.
+        precision: Wished half-width as a share of the ratio, such as 0.02.
+        level: Confidence of the interval.
+
+    Returns:
+        Rounds altogether, those made included; None while there are too few to know their spread.
+
+    Raises:
+        ValueError: The precision is not positive.
+    """
+    if not precision > 0:
+        raise ValueError(f"precision = {precision}: must be a positive share, such as 0.02 for two per cent")
+    if len(log_ratios) < FEWEST_PAIRS:
+        return None
+    from scipy import stats
+
+    spread = statistics.stdev(log_ratios)
+    wished = math.log1p(precision)
+
+    def suffices(rounds: int) -> bool:
+        return bool(stats.t.ppf(0.5 + level / 2, rounds - 1) * spread <= wished * math.sqrt(rounds))
+
+    enough = FEWEST_PAIRS
+    while not suffices(enough):
+        enough *= 2
+    too_few = max(FEWEST_PAIRS - 1, enough // 2)
+    while enough - too_few > 1:
+        middle = (enough + too_few) // 2
+        too_few, enough = (too_few, middle) if suffices(middle) else (middle, enough)
+    return enough
+
+
+@dataclass(frozen=True)
+class Enough:
+    """Why no more rounds are made."""
+
+    message: str
+    """One sentence for a person."""
+    is_precise: bool
+    """Whether every arm that could be compared is precise; False if there was nothing to compare."""
+
+
+def enough_rounds(
+    measurement: MeasurementSpec,
+    rounds_made: int,
+    figures: Mapping[str, Mapping[int, float]],
+    baseline: str,
+) -> Enough | None:
+    """Whether `rounds: auto` has made enough rounds.
+
+    Every arm is waited for, the controls too, except one that gave no pair in any of the first rounds: it
+    fails each time, and more rounds would only cost.
+
+    Args:
+        measurement: With the wished precision, the fewest and the most rounds.
+        rounds_made: Rounds of which every run has ended.
+        figures: By arm and round, what the comparison rests on; positive and finite, missing where unknown.
+        baseline: Arm that the others are compared with.
+
+    Returns:
+        Why it is enough; None if another round is to be made, and always where the rounds are a number.
+    """
+    if measurement.rounds != "auto" or rounds_made < measurement.min_rounds:
+        return None
+    reference = figures.get(baseline, {})
+    paired = {
+        arm: [
+            math.log(values[number]) - math.log(reference[number])
+            for number in sorted(values.keys() & reference.keys())
+        ]
+        for arm, values in figures.items()
+        if arm != baseline
+    }
+    compared = {arm: log_ratios for arm, log_ratios in paired.items() if log_ratios}
+    if not compared:
+        return Enough(f"no arm could be compared with {baseline!r} in {rounds_made} rounds", is_precise=False)
+    if any(len(log_ratios) < FEWEST_SEQUENTIAL_PAIRS for log_ratios in compared.values()):
+        return None
+    widths = {
+        arm: half_width(ratio_intervals([log_ratios], measurement.seed, SEQUENTIAL_LEVEL)[0])
+        for arm, log_ratios in compared.items()
+    }
+    widest = max(widths, key=lambda arm: widths[arm])
+    if not widths[widest] <= measurement.precision:
+        return None
+    told = f"{widest!r} is known to ± {100 * widths[widest]:.2g} % after {rounds_made} rounds"
+    return Enough(
+        f"{told}, and {100 * measurement.precision:g} % was asked for; no arm is known less well",
+        is_precise=True,
+    )

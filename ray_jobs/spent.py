@@ -1,0 +1,57 @@
+"""What an arm's windows of one kind have used, added up over windows on a rank, then over the arm's ranks."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+from ray_jobs.window_clock import OpenWindow
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Energy and time of windows of one kind."""
+
+    reads_meter: bool = True
+    """Whether a device was read; of ranks that share one, only the first reads it."""
+    seconds: float = 0.0
+    """Together."""
+    steps: int = 0
+    """Optimizer steps inside."""
+    windows: int = 0
+    """How many."""
+    energy_mj: float | None = 0.0
+    """Millijoules; None if that of any window is unknown."""
+    uncertainty_mj: float | None = 0.0
+    """Sum of the windows' bounds; None if one is unknown."""
+
+    def and_window(self, window: OpenWindow) -> Self:
+        """These windows and one more."""
+        return replace(
+            self,
+            seconds=self.seconds + (window.duration_s or 0.0),
+            steps=self.steps + window.steps,
+            windows=self.windows + 1,
+            energy_mj=_sum([self.energy_mj, window.energy_mj]),
+            uncertainty_mj=_sum([self.uncertainty_mj, window.uncertainty_mj]),
+        )
+
+    @classmethod
+    def by_all(cls, shares: Sequence["Spent"]) -> "Spent":
+        """What all ranks of an arm have used in common windows; time is rank 0's, so that all decide alike."""
+        reading = [share for share in shares if share.reads_meter]
+        return replace(
+            shares[0],
+            energy_mj=_sum([share.energy_mj for share in reading]) if reading else None,
+            uncertainty_mj=_sum([share.uncertainty_mj for share in reading]) if reading else None,
+        )
+
+    @property
+    def per_step_mj(self) -> float | None:
+        """Millijoules per optimizer step; None if unknown."""
+        return None if self.energy_mj is None or not self.steps else self.energy_mj / self.steps
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) if len(known) == len(values) else None
