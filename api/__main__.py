@@ -5,7 +5,6 @@ import os
 import socket
 import sys
 import threading
-from types import FrameType
 from typing import Annotated
 
 import typer
@@ -15,6 +14,7 @@ from api.app import RefusedToStart, create_app, prepare
 from api.background import Background
 from api.environment import EXIT_NOT_STARTED, read_settings, refuse
 from api.key_commands import key_commands
+from api.server import PatientServer
 from services.database import Database
 from services.errors import ServiceError
 from services.settings import Settings
@@ -29,15 +29,6 @@ commands = typer.Typer(
     pretty_exceptions_enable=False,
 )
 commands.add_typer(key_commands, name="keys")
-
-
-class PatientServer(uvicorn.Server):
-    """A server that a second ctrl-c doesn't keep from shutting down in order: that is what ends Ray."""
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn's signature
-        """Notes a signal, however often it comes, as a request to end."""
-        log.info("ending: got signal %d", sig)
-        self.should_exit = True
 
 
 def make_background(settings: Settings) -> Background:

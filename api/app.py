@@ -24,6 +24,7 @@ from api.limits import RequestLimits
 from api.middleware import RequestContext
 from api.rates import RateLimiter
 from api.routes import ROUTERS
+from api.streams import Limits, Streams
 from services import keys
 from services.database import Database
 from services.settings import Settings
@@ -34,7 +35,11 @@ class RefusedToStart(Exception):
 
 
 def create_app(
-    settings: Settings, *, background: Background | None = None, limiter: RateLimiter | None = None
+    settings: Settings,
+    *,
+    background: Background | None = None,
+    limiter: RateLimiter | None = None,
+    limits: Limits | None = None,
 ) -> FastAPI:
     """The service's web application.
 
@@ -42,6 +47,7 @@ def create_app(
         settings: As read from the environment.
         background: What dispatches experiments while the app is up; None serves only.
         limiter: How often one caller may ask; None takes the usual rate.
+        limits: What event streams may cost; None takes the usual limits.
 
     Returns:
         An app whose lifespan opens the database, migrates it and starts `background`, and ends them in
@@ -53,7 +59,11 @@ def create_app(
         summary=openapi.SUMMARY,
         description=openapi.DESCRIPTION,
         lifespan=partial(
-            _lifespan, settings=settings, background=background, limiter=limiter or RateLimiter()
+            _lifespan,
+            settings=settings,
+            background=background,
+            limiter=limiter or RateLimiter(),
+            limits=limits or Limits(),
         ),
         dependencies=[Depends(authorize)],
         docs_url=None,
@@ -79,16 +89,17 @@ def create_app(
 
 @asynccontextmanager
 async def _lifespan(
-    app: FastAPI, *, settings: Settings, background: Background | None, limiter: RateLimiter
+    app: FastAPI, *, settings: Settings, background: Background | None, limiter: RateLimiter, limits: Limits
 ) -> AsyncIterator[None]:
     with Database(settings.database_url) as database:
         await to_thread.run_sync(prepare, database, settings)
         keys_required = settings.require_keys or not is_loopback(settings.host)
-        app.state.context = Context(settings, database, background, keys_required, limiter)
         try:
-            if background is not None:
-                await to_thread.run_sync(background.start)
-            yield
+            async with Streams(database, limits) as streams:
+                app.state.context = Context(settings, database, background, keys_required, limiter, streams)
+                if background is not None:
+                    await to_thread.run_sync(background.start)
+                yield
         finally:
             # Also after a start that failed half-way: what it had begun must not outlive the service.
             if background is not None:

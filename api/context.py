@@ -7,6 +7,7 @@ from fastapi import Depends, Request
 
 from api.background import Background
 from api.rates import RateLimiter
+from api.streams import Streams
 from phantom_core.checks import Capacity
 from services.database import Database
 from services.settings import Settings
@@ -26,6 +27,8 @@ class Context:
     """Whether a request without a key is refused."""
     limiter: RateLimiter
     """How often one caller may ask."""
+    streams: Streams
+    """Watchers of experiments."""
 
     def capacity(self) -> Capacity | None:
         """What the cluster has; None while that isn't known, or where nothing dispatches."""

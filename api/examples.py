@@ -21,3 +21,12 @@ SPEC: dict[str, Any] = {
     "measurement": {"rounds": 5},
 }
 """A small experiment on scikit-learn's digits."""
+
+EVENT_STREAM = """\
+id: 4711
+event: state
+data: {"id":4711,"kind":"state","experiment_id":"exp-01jd0000000000000000000000","run_id":null,"attempt":1,\
+"at":"2026-01-01T00:00:00Z","is_last":true,"data":{"from":"running","to":"succeeded","reason":null,"message":null}}
+
+"""
+"""One event of an experiment's stream: the one that ends it."""

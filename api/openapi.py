@@ -10,6 +10,7 @@ from pydantic.json_schema import models_json_schema
 from api.errors import MEDIA_TYPE, Problem
 from phantom_core.protocol import EventBatch
 from phantom_core.spec import ExperimentSpec
+from services.views import Occurrence
 
 SUMMARY = "How many joules a way of splitting a large feed-forward network costs, and how many another saves."
 DESCRIPTION = """
@@ -35,7 +36,7 @@ TAGS = [
     {"name": "internal", "description": "For the job of an experiment only, with its own token."},
 ]
 
-UNSEEN_MODELS: tuple[type[BaseModel], ...] = (Problem, ExperimentSpec, EventBatch)
+UNSEEN_MODELS: tuple[type[BaseModel], ...] = (Problem, ExperimentSpec, EventBatch, Occurrence)
 """Models of bodies and answers that no route declares to FastAPI, since it may not parse them."""
 
 COMMON_PROBLEMS = {
@@ -58,6 +59,7 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
         413: "The body is too long.",
         415: "The body's content type is not taken here.",
         422: "A field is wrong; `errors` names each.",
+        503: "The database does not answer, or no more streams are served; try again.",
     }
     return {status: {"description": texts[status]} for status in statuses}
 

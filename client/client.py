@@ -11,6 +11,7 @@ import httpx
 from pydantic import ValidationError
 
 from client.errors import ServiceFailed, ServiceUnreachable, TimedOut
+from client.event_feed import RECONNECT_S, EventFeed, NoEvents
 from client.http import ANSWER_S, Http
 from client.models import (
     Answer,
@@ -19,6 +20,7 @@ from client.models import (
     ExperimentDetail,
     ExperimentPage,
     MetricHistory,
+    Occurrence,
     PowerHistory,
     Readiness,
     Run,
@@ -187,6 +189,76 @@ class GhostwattClient:
         """Whether the service can do its work; asked once, since an unready service is an answer too."""
         response = self._http.request("GET", "/readyz", accept_statuses=frozenset({503}), tries=1)
         return _parsed(Readiness, response)
+
+    def watch(
+        self,
+        experiment_id: str,
+        *,
+        timeout_s: float | None = None,
+        patience_s: float = PATIENCE_S,
+        on_change: Callable[[Experiment], None] | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> ExperimentDetail:
+        """Waits as `wait` does, but is told of every change as it happens instead of asking each second.
+
+        A stream that breaks is taken up again where it stopped; a service that gives none is asked by `wait`.
+
+        Args:
+            experiment_id: The experiment.
+            timeout_s: Longest wait in seconds; None waits for ever.
+            patience_s: Seconds for which a service that does not answer is asked again: it may be restarting.
+            on_change: Called after every change.
+            sleep: Waits before the next try after a break.
+
+        Raises:
+            TimedOut: It hadn't ended in time; it goes on.
+            ServiceUnreachable: The service did not answer for longer than `patience_s`.
+        """
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        events = EventFeed(self._http, _path(experiment_id, "events"))
+        last_answer_s, state = time.monotonic(), "not seen"
+        while True:
+            left_s = None if end_s is None else end_s - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                raise TimedOut(f"{experiment_id} was still {state} after {timeout_s:g} s; it goes on")
+            try:
+                for _ in events.bursts(left_s):
+                    experiment = self.experiment(experiment_id)
+                    last_answer_s, state = time.monotonic(), experiment.state
+                    if on_change is not None:
+                        on_change(experiment)
+                    if experiment.is_terminal:
+                        return experiment
+                    if end_s is not None and time.monotonic() >= end_s:
+                        break
+            except NoEvents:
+                return self.wait(
+                    experiment_id, timeout_s=left_s, patience_s=patience_s, on_change=on_change, sleep=sleep
+                )
+            except (ServiceUnreachable, ServiceFailed):
+                silent_s = time.monotonic() - last_answer_s
+                if silent_s >= patience_s and (end_s is None or time.monotonic() < end_s):
+                    raise
+            sleep(RECONNECT_S)
+
+    def events(self, experiment_id: str, *, after: int | None = None) -> Iterator[Occurrence]:
+        """What happens to an experiment, each thing once and in order, from its start to its end.
+
+        Args:
+            experiment_id: The experiment.
+            after: Id of an occurrence to go on after; None begins at the start.
+
+        Raises:
+            ServiceUnreachable: The stream broke off; the last `id` that came takes it up again.
+            GhostwattError: The service gives no stream.
+        """
+        feed = EventFeed(self._http, _path(experiment_id, "events"), after=after)
+        while not feed.ended:
+            try:
+                for burst in feed.bursts(None):
+                    yield from burst
+            except NoEvents as error:
+                raise error.cause from error
 
     def wait(
         self,

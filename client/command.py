@@ -243,7 +243,7 @@ def _follow(client: GhostwattClient, experiment_id: str, timeout_s: float | None
     try:
         with Waiting(messages()) as waiting:
             progress = ExperimentProgress(waiting, client.runs)
-            experiment = client.wait(experiment_id, timeout_s=timeout_s, on_change=progress.update)
+            experiment = client.watch(experiment_id, timeout_s=timeout_s, on_change=progress.update)
     except KeyboardInterrupt:
         messages().print(
             f"{experiment_id} goes on; `ghostwatt watch {experiment_id}` looks again", soft_wrap=True

@@ -3,7 +3,8 @@
 import json
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -125,6 +126,30 @@ class Http:
                     raise _error(response)
             time.sleep(PAUSE_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.5))  # noqa: S311 - no secret
         raise AssertionError("unreachable: the last try returns or raises")
+
+    @contextmanager
+    def stream(self, path: str, *, headers: Mapping[str, str], silence_s: float) -> Iterator[httpx.Response]:
+        """Opens an answer that is read as it arrives; once, since only its reader knows where to go on.
+
+        Args:
+            path: Below the service's address.
+            headers: Besides the usual ones.
+            silence_s: Longest wait for the next byte, in seconds.
+
+        Raises:
+            ServiceUnreachable: No answer, or it broke off, also while it is read in the block.
+            Refused: 4xx.
+            ServiceFailed: 5xx, or an answer that isn't Ghostwatt's.
+        """
+        timeout = httpx.Timeout(silence_s, connect=CONNECT_S)
+        try:
+            with self._client.stream("GET", path, headers=headers, timeout=timeout) as response:
+                if not response.is_success:
+                    response.read()
+                    raise _error(response)
+                yield response
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
 
     def _unreachable(self, error: httpx.TransportError) -> ServiceUnreachable:
         if isinstance(error, httpx.TimeoutException):

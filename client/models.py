@@ -286,6 +286,19 @@ class Readiness(Answer):
         return next((check for check in self.checks if check.name == name), None)
 
 
+class Occurrence(Answer):
+    """One thing that happened to an experiment or to one of its runs."""
+
+    id: int
+    kind: str
+    experiment_id: str
+    run_id: str | None
+    attempt: int
+    at: datetime
+    is_last: bool
+    data: dict[str, Any]
+
+
 class ExperimentPage(Answer):
     """Part of the list of experiments."""
 

@@ -30,8 +30,8 @@ _YEARS = range(1970, 9_000)
 
 def refusal(event: Event, experiment_id: str) -> str | None:
     """Why an event can't be stored at all; None if it can."""
-    if event.source == SERVICE:
-        return f"the source `{SERVICE}` is the service's own"
+    if event.source == SERVICE or event.source.startswith(f"{SERVICE}."):
+        return f"the source `{event.source}` is the service's own"
     if event.subject_id != experiment_id and not event.subject_id.startswith(f"{experiment_id}-"):
         return "its subject belongs to another experiment"
     if event.attempt > MOST_ATTEMPTS or event.seq > LARGEST:

@@ -9,7 +9,7 @@ from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from phantom_core.protocol import BoardStates, Event, EventBatch, Metrics, PowerSamples, Window
-from services import comparisons, deletion, ingest_series, ingest_states, summaries
+from services import comparisons, deletion, ingest_series, ingest_states, rounds, summaries
 from services.database import Database, now
 from services.endings import settle
 from services.errors import NotFound
@@ -114,6 +114,7 @@ def _apply(session: Session, experiment: Experiment, new: list[tuple[Event, Subj
             if isinstance(event.payload, kind):
                 handle(session, subject, event, touched)
     _work_out(session, experiment, touched)
+    rounds.log_finished(session, experiment, {run_key for run_key, _ in touched.ends})
     settle(session, experiment)
 
 

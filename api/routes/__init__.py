@@ -1,9 +1,10 @@
 """One file per noun; `ROUTERS` is all of them."""
 
-from api.routes import comparisons, docs, experiments, health, internal, pages, runs, validation
+from api.routes import comparisons, docs, events, experiments, health, internal, pages, runs, validation
 
 ROUTERS = (
     experiments.router,
+    events.router,
     runs.router,
     comparisons.router,
     validation.router,

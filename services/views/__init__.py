@@ -37,6 +37,9 @@ from services.views.histories import (
     PowerSeries,
     WindowView,
 )
+from services.views.occurrences import (
+    Occurrence,
+)
 from services.views.runs import (
     AttemptView,
     RunView,
@@ -71,6 +74,7 @@ __all__ = [
     "MetricComparison",
     "MetricHistory",
     "MetricSeries",
+    "Occurrence",
     "Page",
     "PowerHistory",
     "PowerSeries",

@@ -10,10 +10,14 @@ from typing import Any
 
 import httpx
 import uvicorn
+from fastapi import FastAPI
 
 from api.app import create_app
+from api.context import Context
 from api.examples import SPEC
 from api.rates import RateLimiter
+from api.server import PatientServer
+from api.streams import Limits, Streams
 from phantom_core.checks import Capacity
 from services.database import Database
 from services.settings import Settings
@@ -56,6 +60,12 @@ class Service:
     database: Database
     background: FakeBackground
     settings: Settings
+    app: FastAPI
+
+    @property
+    def streams(self) -> Streams:
+        context: Context = self.app.state.context
+        return context.streams
 
     def submit(self, **changes: Any) -> str:
         response = self.http.post("/v1/experiments", json={**SPEC, **changes})
@@ -65,18 +75,22 @@ class Service:
 
 @contextmanager
 def running(
-    settings: Settings, background: FakeBackground, limiter: RateLimiter | None = None
+    settings: Settings,
+    background: FakeBackground,
+    limiter: RateLimiter | None = None,
+    limits: Limits | None = None,
 ) -> Iterator[Service]:
     listener = socket.socket(proto=socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    app = create_app(settings, background=background, limiter=limiter, limits=limits)
     config = uvicorn.Config(
-        create_app(settings, background=background, limiter=limiter),
+        app,
         lifespan="on",
         log_config=None,
         timeout_graceful_shutdown=2,
     )
-    server = uvicorn.Server(config)
+    server = PatientServer(config)
 
     def serve() -> None:
         # A start that fails is uvicorn's sys.exit, which must not look like a thread that crashed.
@@ -90,7 +104,7 @@ def running(
             assert thread.is_alive(), "the service did not start"
             time.sleep(0.01)
         with httpx.Client(base_url=url, timeout=30) as http, Database(settings.database_url) as database:
-            yield Service(url, http, database, background, settings)
+            yield Service(url, http, database, background, settings, app)
     finally:
         server.should_exit = True
         thread.join()

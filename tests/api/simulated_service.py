@@ -14,6 +14,7 @@ import httpx
 
 import api.__main__ as entry
 from api.background import Background
+from api.server import PatientServer
 from phantom_core.capacity import Capacity
 from phantom_core.protocol import Assignment, Event, RunFinished
 from services import leases
@@ -108,7 +109,7 @@ def make_background(settings: Settings) -> Background:
     return SimulatedDispatcher(settings)
 
 
-class StubbornServer(entry.PatientServer):
+class StubbornServer(PatientServer):
     """Ends for nobody."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -118,5 +119,5 @@ class StubbornServer(entry.PatientServer):
 if __name__ == "__main__":
     entry.make_background = make_background
     if os.environ.get("SIMULATE_STUBBORN"):
-        entry.PatientServer = StubbornServer  # type: ignore[misc]
+        entry.PatientServer = StubbornServer  # type: ignore[attr-defined]
     entry.commands()

@@ -1,4 +1,3 @@
-import json
 from collections.abc import Callable
 
 import httpx
@@ -14,7 +13,7 @@ from client.errors import (
     ServiceUnreachable,
     TimedOut,
 )
-from client.models import ExperimentDetail
+from tests.client.answers import experiment, problem
 
 Handler = Callable[[httpx.Request], httpx.Response]
 
@@ -26,13 +25,6 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def client(handler: Handler, url: str = "http://127.0.0.1:8411") -> GhostwattClient:
     return GhostwattClient(url, "gw_key", transport=httpx.MockTransport(handler))
-
-
-def problem(status: int, code: str = "not-found", **more: object) -> httpx.Response:
-    document = {"type": "t", "title": "t", "status": status, "detail": "what happened", "code": code, **more}
-    return httpx.Response(
-        status, content=json.dumps(document), headers={"Content-Type": "application/problem+json"}
-    )
 
 
 def test_the_key_is_sent_as_a_bearer_token() -> None:
@@ -175,29 +167,6 @@ def test_nan_in_a_spec_is_left_to_the_service_to_refuse_by_name() -> None:
 
     client(answer).submit("training: {learning_rate: .nan}")
     assert b"NaN" in bodies[0]
-
-
-def experiment(state: str) -> httpx.Response:
-    timings = dict.fromkeys(["queued_s", "cluster_s", "start_up_s", "set_up_s", "running_s"])
-    document: dict[str, object] = {
-        **dict.fromkeys(name for name in ExperimentDetail.model_fields),
-        "id": "exp-1",
-        "name": "x",
-        "description": "",
-        "tags": {},
-        "state": state,
-        "is_terminal": state == "succeeded",
-        "attempt": 1,
-        "baseline": "tensor",
-        "arms": [],
-        "rounds": 1,
-        "runs": {},
-        "timings": {**timings, "total_s": 1.0},
-        "submitted_at": "2026-01-01T00:00:00Z",
-        "devices": [],
-        "spec": {},
-    }
-    return httpx.Response(200, json=document)
 
 
 def test_waiting_outlasts_a_service_that_restarts() -> None:

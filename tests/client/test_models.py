@@ -20,6 +20,7 @@ PAIRS: list[tuple[type[BaseModel], type[BaseModel]]] = [
     (models.Experiment, views.ExperimentView),
     (models.ExperimentDetail, views.ExperimentDetail),
     (models.ExperimentPage, views.Page[views.ExperimentView]),
+    (models.Occurrence, views.Occurrence),
     (models.Run, views.RunView),
     (models.RunPage, views.Page[views.RunView]),
     (models.MetricSeries, views.MetricSeries),
