@@ -1,5 +1,6 @@
 """The service's process: `python -m api serve | migrate | keys create`; the `ghostwatt` command starts it."""
 
+import gc
 import logging
 import os
 import socket
@@ -86,6 +87,9 @@ def serve(
         )
         if until_stdin_closes:
             threading.Thread(target=_end_with_stdin, args=(server,), name="stdin", daemon=True).start()
+        # What is here now lives as long as the service; walking it again and again costs a long answer its half.
+        gc.collect()
+        gc.freeze()
         try:
             server.run(sockets=[listener])
         except SystemExit:
