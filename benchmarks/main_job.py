@@ -3,7 +3,8 @@
     python -m benchmarks.main_job [--ranks 2] [--out benchmarks/results/main_job.json]
 
 Runs the demo's GPU experiment and `specs/wide.yaml` (n = 16384), each with controls and five rounds, through REST,
-Ray Train, NCCL and NVML. Then it cancels a third in mid-run and looks whether the boards are free.
+Ray Train, NCCL and NVML. Then it cancels a third in mid-run and looks whether the boards are free, and kills a
+rank of a fourth: the next attempt makes its runs, and what the killed one spent stays told apart.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import torch
 import yaml
 
@@ -35,7 +37,7 @@ def main() -> None:
     """Runs all of it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--only", nargs="*", default=["demo", "wide", "cancel"])
+    parser.add_argument("--only", nargs="*", default=["demo", "wide", "cancel", "kill"])
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "main_job.json")
     arguments = parser.parse_args()
     wide = yaml.safe_load((SPECS / "wide.yaml").read_text())
@@ -49,6 +51,8 @@ def main() -> None:
                 rows.append({"experiment": name, **run(url, spec)})
         if "cancel" in arguments.only:
             rows.append({"experiment": "cancel", **cancel(url, wide)})
+        if "kill" in arguments.only:
+            rows.append({"experiment": "kill", **kill(url, wide)})
     record(arguments.out, rows, torch.device("cuda", 0))
 
 
@@ -100,6 +104,46 @@ def cancel(url: str, spec: Mapping[str, Any]) -> dict[str, Any]:
         "processes_on_boards": busy,
         "energy_kept_mj": spent,
     }
+
+
+def kill(url: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Kills a rank without warning in the second run; what both attempts spent, and processes left on boards."""
+    short = dict(spec) | {"name": "a rank is killed", "controls": False}
+    short["training"] = spec["training"] | {"stop": {"kind": "steps", "steps": 900}}
+    short["measurement"] = spec["measurement"] | {"rounds": 1}
+    identifier = submit(url, short)
+    while get(url, f"/v1/experiments/{identifier}/runs?state=succeeded")["items"] == []:
+        if get(url, f"/v1/experiments/{identifier}")["state"] in ENDED:
+            raise SystemExit("the experiment ended before its rank could be killed")
+        time.sleep(0.2)
+    time.sleep(2.5)
+    ranks = rank_processes()
+    killed_s = time.monotonic()
+    ranks[-1].kill()
+    experiment = wait(url, identifier, ENDED)
+    seconds = time.monotonic() - killed_s
+    busy = processes_on_boards()
+    runs = get(url, f"/v1/experiments/{identifier}/runs")["items"]
+    attempts = [{"arm": run["arm"], **attempt} for run in runs for attempt in run["attempts"]]
+    print(f"kill: {experiment['state']} {seconds:.1f} s later, attempts: {attempts}", flush=True)
+    return {
+        "state": experiment["state"],
+        "message": experiment["message"],
+        "ranks_found": len(ranks),
+        "seconds_until_ended": seconds,
+        "processes_on_boards": busy,
+        "attempts": attempts,
+    }
+
+
+def rank_processes() -> list[psutil.Process]:
+    """Ray Train's workers on this host, oldest first."""
+    found = [
+        process
+        for process in psutil.process_iter(["name", "cmdline", "create_time"])
+        if "RayTrainWorker" in " ".join(process.info["cmdline"] or [])
+    ]
+    return sorted(found, key=lambda process: float(process.info["create_time"]))
 
 
 def processes_on_boards() -> list[int]:
