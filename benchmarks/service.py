@@ -121,7 +121,14 @@ def peers(arguments: argparse.Namespace, folder: Path, fresh: Fresh) -> list[Row
                 else serving_mlflow(place, fresh(), python)
             )
             with serving as server:
-                rows.append({"round": number + 1, "server": side, **_measure(server, arguments.seconds)})
+                rows.append(
+                    {
+                        "round": number + 1,
+                        "server": side,
+                        "version": server.version(),
+                        **_measure(server, arguments.seconds),
+                    }
+                )
     return rows
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlencode
 
+import phantom_core
 from benchmarks.http_load import Ask, ask_once
 from phantom_core.protocol import Assignment
 from services import leases
@@ -37,6 +38,9 @@ class Server(Protocol):
     @property
     def url(self) -> str:
         """Where it listens."""
+
+    def version(self) -> str:
+        """Of the server."""
 
     def create(self, number: int) -> Ask:
         """Creates a run; Ghostwatt: an experiment of one."""
@@ -115,6 +119,10 @@ class Ghostwatt:
     url: str
     database_url: str
 
+    def version(self) -> str:
+        """See `Server`."""
+        return phantom_core.__version__
+
     def create(self, number: int) -> Ask:
         """See `Server`."""
         body = json.dumps(SPEC | {"name": f"load {number}"}).encode()
@@ -168,6 +176,10 @@ class Mlflow:
     """MLflow's tracking server."""
 
     url: str
+
+    def version(self) -> str:
+        """See `Server`."""
+        return ask_once(self.url, Ask("GET", "/version")).decode()
 
     def create(self, number: int) -> Ask:
         """See `Server`."""
