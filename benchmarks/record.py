@@ -1,5 +1,6 @@
 """Writes a benchmark's rows with what a reader needs to judge them: card, versions, date, command."""
 
+import functools
 import json
 import os
 import platform
@@ -14,7 +15,7 @@ import torch
 
 
 def record(path: Path, rows: Sequence[dict[str, Any]], device: torch.device | None = None) -> None:
-    """Writes one JSON file.
+    """Writes one JSON file, whole or not at all: a benchmark that is cut off keeps what it wrote last.
 
     Args:
         path: Where; folders are made.
@@ -24,12 +25,19 @@ def record(path: Path, rows: Sequence[dict[str, Any]], device: torch.device | No
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {
         "benchmark": Path(sys.argv[0]).stem,
-        "command": command(sys.argv),
+        "command": command_line(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         **surroundings(device),
         "rows": list(rows),
     }
-    path.write_text(json.dumps(document, indent=1) + "\n")
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    unfinished.write_text(json.dumps(document, indent=1) + "\n")
+    unfinished.replace(path)
+
+
+def command_line() -> str:
+    """The command that this process was started with."""
+    return command(sys.argv)
 
 
 def command(arguments: Sequence[str]) -> str:
@@ -63,6 +71,7 @@ def _cpus() -> int:
     return len(os.sched_getaffinity(0))
 
 
+@functools.cache
 def _driver() -> str | None:
     import pynvml
 

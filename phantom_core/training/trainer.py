@@ -52,6 +52,7 @@ class Trainer:
         seed: Of weights and batches.
         graph: Whether steps may run in a CUDA graph.
         build: Makes the model; called as `build_ffn` is.
+        update: Makes the optimizer; called as `WeightUpdate` is. Benchmarks leave parts of it out.
 
     Raises:
         BatchSizeError: The batch is larger than the data.
@@ -69,6 +70,7 @@ class Trainer:
         seed: int = 0,
         graph: bool = True,
         build: Callable[..., FFN] = build_ffn,
+        update: Callable[..., WeightUpdate] = WeightUpdate,
     ) -> None:
         order = RowOrder(len(dataset.train_features), planned.training.batch_size, seed)
         self._work = WorkDevice(device)
@@ -79,7 +81,8 @@ class Trainer:
         with self._work.working():
             model = build(planned, dataset.shape, dataset.placement, group, self._work.device, seed)
             self._ranks = model.communicator
-            self._parts: _Parts | None = self._on_device(planned, dataset, order, model)
+            weights = update(model, planned.training, self._work.device)
+            self._parts: _Parts | None = self._on_device(planned, dataset, order, model, weights)
         self.parameters_total: int = model.parameter_count()
         """Trainable numbers over all ranks, counted on the built model."""
         self.bytes_sent_per_step: int | None = None
@@ -204,7 +207,9 @@ class Trainer:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def _on_device(self, planned: PlannedArm, dataset: Dataset, order: RowOrder, model: FFN) -> _Parts:
+    def _on_device(
+        self, planned: PlannedArm, dataset: Dataset, order: RowOrder, model: FFN, update: WeightUpdate
+    ) -> _Parts:
         dtype = torch_dtype(planned.model.dtype)
         rows = functools.partial(
             DeviceRows,
@@ -215,7 +220,6 @@ class Trainer:
             dtype=dtype,
             loss_dtype=loss_dtype(dtype),
         )
-        update = WeightUpdate(model, planned.training, self._work.device)
         return _Parts(
             model=model,
             update=update,

@@ -1,0 +1,175 @@
+"""Rows of `layers.py`: an arm's rounds, and what follows from them: intervals, rooflines, exposed time, targets."""
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.record import command_line
+from benchmarks.step_arms import BASELINE, Size, StepArm
+from benchmarks.step_trainers import Built, dataset_of, step_work_of
+from benchmarks.workplace import Workplace
+from phantom_core.prediction import Ceilings, floor, predict
+from phantom_core.profile import DeviceProfile, ProfileError, Transport
+from services.intervals import FEWEST_PAIRS, ratio_intervals
+
+Row = dict[str, Any]
+ENERGY_TARGETS = {4096: 0.45, 8192: 0.33, 16384: 0.30}
+"""Of phantom's J per step as a fraction of column/row's, on four linked boards in bfloat16."""
+FLOOR_TARGET = 1.15
+"""Of phantom's step time as a multiple of the largest roofline term, from this width on:"""
+FLOOR_TARGET_WIDTH = 16384
+TARGET_ARM = "phantom"
+
+
+def setting_row(
+    place: Workplace, profile: DeviceProfile | str, ceilings: list[Row], rounds: int, window_s: float
+) -> Row:
+    """What all rows of a run share."""
+    device = place.meter.device
+    return {
+        "measured": "setting",
+        "command": command_line(),
+        "device": device.name,
+        "backend": place.ranks.backend,
+        "world_size": place.world_size,
+        "energy_method": device.method,
+        "energy_reason": device.reason,
+        "power_limit_w": device.power_limit_mw and device.power_limit_mw / 1_000,
+        "rounds": rounds,
+        "window_s": window_s,
+        "profile": profile.name if isinstance(profile, DeviceProfile) else None,
+        "profile_reason": None if isinstance(profile, DeviceProfile) else profile,
+        "ceilings": ceilings,
+    }
+
+
+def arm_row(
+    size: Size, arm: StepArm, built: Built, limits: Ceilings, profile: DeviceProfile | str, dtype: str
+) -> Row:
+    """An arm before its first round."""
+    work = step_work_of(arm)
+    least = floor(work, limits)
+    trainer = built.trainer
+    return {
+        "measured": "arm",
+        "n": size.n,
+        "depth": size.depth,
+        "k": size.k,
+        "b": size.b,
+        "p": size.p,
+        "dtype": dtype,
+        "arm": arm.name,
+        "strategy": arm.planned.arm.strategy,
+        "transport": built.transport,
+        "reason": built.reason,
+        "step_mode": trainer and trainer.step_mode,
+        "step_mode_reason": trainer and trainer.step_mode_reason,
+        "parameters": trainer and trainer.parameters_total,
+        "peak_memory_bytes": built.peak_bytes,
+        "bytes_sent_per_step": trainer and trainer.bytes_sent_per_step,
+        "flops_per_step_per_rank": work.flops,
+        "launches_per_step_formula": work.launches,
+        "floor": {
+            "gemm_ms": 1_000 * least.gemm_s,
+            "memory_ms": 1_000 * least.memory_s,
+            "link_ms": 1_000 * least.link_s,
+            "step_ms": 1_000 * least.step_s,
+            "bound": least.bound,
+        },
+        "prediction": predicted(arm, built, profile),
+        "rounds": [],
+    }
+
+
+def predicted(arm: StepArm, built: Built, profile: DeviceProfile | str) -> Row:
+    """What the formulas say, or why they say nothing."""
+    if isinstance(profile, str):
+        return {"reason": profile}
+    dataset = dataset_of(arm)
+    library: Transport = "nccl" if "nccl" in profile.transports else "gloo"
+    fused = built.transport.startswith("fused")
+    try:
+        found = predict(
+            arm.planned,
+            dataset.shape,
+            dataset.placement,
+            profile,
+            mode="graph" if built.trainer is None else built.trainer.step_mode,
+            ghost_transport="fused" if fused else library,
+        )
+    except ProfileError as error:
+        return {"reason": str(error)}
+    return {
+        "ms_per_step": 1_000 * found.step_s,
+        "j_per_step": found.energy_j,
+        "label": found.label,
+        "gemm_ms": 1_000 * found.gemm_s,
+        "elementwise_ms": 1_000 * found.elementwise_s,
+        "update_ms": 1_000 * found.update_s,
+        "exposed_ms": 1_000 * found.exposed_s,
+        "host_ms": 1_000 * found.host_s,
+    }
+
+
+def summarise(rows: Sequence[Row]) -> None:
+    """Works out, for all arms of one size, what follows from the rounds so far; changes the rows."""
+    baseline = next((row for row in rows if row["arm"] == BASELINE), None)
+    for row in rows:
+        if not row["rounds"]:
+            continue
+        ms = statistics.median(each["ms_per_step"] for each in row["rounds"])
+        joules = [each["j_per_step"] for each in row["rounds"]]
+        bounds = [each["j_per_step_bound"] for each in row["rounds"]]
+        row["ms_per_step"] = ms
+        row["j_per_step"] = None if None in joules else statistics.fmean(joules)
+        row["j_per_step_bound"] = None if None in bounds else statistics.fmean(bounds)
+        row["energy_method"] = row["rounds"][0]["method"]
+        row["energy_reason"] = row["rounds"][0]["reason"]
+        row["gemm_roofline_share"] = row["floor"]["gemm_ms"] / ms
+        row["times_floor"] = ms / row["floor"]["step_ms"]
+        if row.get("silent") and "ms_per_step" in row["silent"]:
+            row["exposed_ms"] = max(0.0, ms - row["silent"]["ms_per_step"])
+            row["exposed_share"] = row["exposed_ms"] / ms
+        if "ms_per_step" in row["prediction"]:
+            row["prediction"]["time_error"] = row["prediction"]["ms_per_step"] / ms - 1
+            if row["j_per_step"]:
+                row["prediction"]["energy_error"] = row["prediction"]["j_per_step"] / row["j_per_step"] - 1
+        if baseline is not None and row is not baseline:
+            row["time_ratio"] = _ratio(baseline, row, "ms_per_step")
+            row["energy_ratio"] = _ratio(baseline, row, "j_per_step")
+        row["targets"] = _targets(row)
+
+
+def _ratio(baseline: Row, row: Row, metric: str) -> Row | None:
+    """The arm's share of the baseline, paired by round, with its 95 % interval; None if it is unknown."""
+    theirs = {(each["group"], each["round"]): each[metric] for each in baseline["rounds"]}
+    pairs = [(each[metric], theirs.get((each["group"], each["round"]))) for each in row["rounds"]]
+    logs = [float(np.log(own / other)) for own, other in pairs if own and other]
+    if len(logs) < len(pairs) or len(logs) < FEWEST_PAIRS:
+        return None
+    (interval,) = ratio_intervals([logs], seed=0)
+    return {"ratio": interval.ratio, "low": interval.low, "high": interval.high, "rounds": len(logs)}
+
+
+def _targets(row: Row) -> list[Row]:
+    """The targets that stand for this row, reached or not."""
+    if row["arm"] != TARGET_ARM or row["p"] != 4 or row["k"] != 64 or row["dtype"] != "bfloat16":
+        return []
+    targets = []
+    limit = ENERGY_TARGETS.get(row["n"])
+    energy, time = row.get("energy_ratio"), row.get("time_ratio")
+    if limit is not None and energy is not None:
+        targets.append(_target("J per step against column/row", energy["ratio"], limit))
+    if row["n"] == min(ENERGY_TARGETS) and time is not None:
+        targets.append(_target("ms per step against column/row", time["ratio"], 1.0))
+    if row["n"] >= FLOOR_TARGET_WIDTH:
+        targets.append(
+            _target("ms per step against the largest roofline term", row["times_floor"], FLOOR_TARGET)
+        )
+    return targets
+
+
+def _target(what: str, value: float, limit: float) -> Row:
+    return {"what": what, "value": value, "limit": limit, "reached": value <= limit}

@@ -1,0 +1,265 @@
+"""J and ms per training step of every layout, in interleaved rounds on the same boards.
+
+    torchrun --nproc-per-node 4 -m benchmarks.layers [--quick] [--sets sizes ghosts ranks] [--widths 4096 ...]
+
+bfloat16 with float32 masters, bias-free, ReLU, SGD; whole steps of the project's own trainer, in a CUDA graph. All arms
+of a size are built first, then measured round by round in shuffled order; the energy of a window is read at the
+counter's ticks (`tick_windows`). Then each arm that communicates is built once more with its collectives replaced by
+local copies: what that is faster by is the exposed communication. Rows go to `--out` after every round;
+`--append` keeps those of earlier runs.
+"""
+
+import argparse
+import json
+import math
+import random
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import ceilings
+from benchmarks.layer_rows import arm_row, setting_row, summarise
+from benchmarks.record import record
+from benchmarks.step_arms import BASELINE, Size, StepArm, arms
+from benchmarks.step_trainers import Built, build, communicates, dataset_of, needed_bytes, row_of, window
+from benchmarks.workplace import Workplace, workplace
+from phantom_core.prediction import Ceilings
+from phantom_core.profile import DeviceProfile, ProfileError, load_profile
+from phantom_core.spec import Dtype
+from ray_jobs.ranks import Team
+
+RESULTS = Path(__file__).parent / "results"
+SIZES = ((4096, 8, 64, 256), (8192, 8, 64, 256), (16384, 8, 64, 1024), (32768, 4, 64, 1024))
+"""(n, L, k, b)."""
+GHOSTS = (16, 256)
+"""k besides 64, at `SWEPT`."""
+SWEPT = (16384, 8, 64, 1024)
+SWEPT_RANKS = ((8192, 8, 64, 256), (16384, 8, 64, 1024))
+"""Sizes at every number of ranks."""
+TINY = (32, 2, 4, 16)
+ROUNDS = 5
+MEMORY_SHARE = 0.85
+"""Of a device's memory that arms may fill together."""
+
+
+def main() -> None:
+    """Runs on one rank."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, default=RESULTS / "layers.json")
+    parser.add_argument("--profile", type=Path, default=RESULTS / "profile.json", help="predictions' profile")
+    parser.add_argument("--sets", nargs="*", choices=["sizes", "ghosts", "ranks"], default=None)
+    parser.add_argument("--widths", nargs="*", type=int, help="only sizes of these widths")
+    parser.add_argument("--arms", nargs="*", help="only these arms (the baseline always)")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--window-s", type=float, default=None, help="seconds of a window")
+    parser.add_argument(
+        "--quick", action="store_true", help="shorter windows; the sizes alone, if no sets are named"
+    )
+    parser.add_argument("--tiny", action="store_true", help="one small size, for a test of the script itself")
+    parser.add_argument("--append", action="store_true", help="keep what the file has of other runs")
+    options = parser.parse_args()
+    window_s = options.window_s or (0.02 if options.tiny else 1.0 if options.quick else 2.0)
+    with workplace() as place:
+        sets = options.sets or (["sizes"] if options.quick else ["sizes", "ghosts", "ranks"])
+        sizes = _sizes(place, sets, options.widths, options.tiny)
+        earlier = (
+            json.loads(options.out.read_text())["rows"] if options.append and options.out.exists() else []
+        )
+        run = Run(place, options.out, _profile(options.profile), earlier, window_s, options.rounds)
+        run.everything(sizes, options.arms)
+
+
+class Run:
+    """One call of the script.
+
+    Args:
+        place: This rank.
+        out: Where rank 0 writes rows.
+        profile: What predictions are made from, or why there are none.
+        earlier: Rows to keep.
+        window_s: Seconds of a window.
+        rounds: Passes over all arms of a size.
+    """
+
+    def __init__(
+        self,
+        place: Workplace,
+        out: Path,
+        profile: DeviceProfile | str,
+        earlier: Sequence[dict[str, Any]],
+        window_s: float,
+        rounds: int,
+    ) -> None:
+        self._place, self._out, self._profile = place, out, profile
+        self._window_s, self._rounds = window_s, rounds
+        self._rows: list[dict[str, Any]] = list(earlier)
+        self._began_s = time.monotonic()
+        self._dtype: Dtype = "bfloat16" if place.on_gpu else "float32"
+
+    def everything(self, sizes: Iterable[Size], names: Sequence[str] | None) -> None:
+        """Measures all sizes."""
+        place = self._place
+        ceiling_rows = self._ceilings()
+        ceilings_by_p = {size: self._ceilings_of(ceiling_rows, size) for size in place.sizes}
+        self._keep(setting_row(place, self._profile, ceiling_rows, self._rounds, self._window_s))
+        for size in sizes:
+            team = place.team(size.p)
+            if team is not None:
+                wanted = None if names is None else [BASELINE, *names]
+                self._size(team, size, arms(size, self._dtype, wanted), ceilings_by_p[size.p])
+            place.meet()
+        self._progress("done")
+
+    def _size(self, team: Team, size: Size, wanted: list[StepArm], limits: Ceilings) -> None:
+        rows: dict[str, dict[str, Any]] = {}
+        for group in self._groups(team, wanted):
+            built = self._build(team, size, group)
+            for arm in group:
+                row = rows.get(arm.name)
+                if row is None or row["rounds"] == []:
+                    rows[arm.name] = arm_row(size, arm, built[arm.name], limits, self._profile, self._dtype)
+            self._measure_rounds(team, size, group, built, rows)
+            for each in built.values():
+                if each.trainer is not None:
+                    each.trainer.close()
+            built.clear()
+        for arm in wanted:
+            if communicates(arm) and rows[arm.name]["rounds"]:
+                rows[arm.name]["silent"] = self._silent(team, size, arm)
+                self._replace(rows)
+
+    def _build(self, team: Team, size: Size, group: list[StepArm]) -> dict[str, Built]:
+        built = {}
+        for arm in group:
+            built[arm.name] = each = build(self._place, team, arm, self._window_s)
+            said = each.reason or f"{each.transport}, {each.steps} steps a window"
+            if each.trainer is not None:
+                mode = each.trainer.step_mode
+                said = f"{mode} {each.trainer.step_mode_reason or ''}, {said}"
+            self._progress(f"{size}: {arm.name}: {said}")
+        return built
+
+    def _measure_rounds(
+        self,
+        team: Team,
+        size: Size,
+        group: list[StepArm],
+        built: dict[str, Built],
+        rows: dict[str, dict[str, Any]],
+    ) -> None:
+        ready = {name: each for name, each in built.items() if each.trainer is not None}
+        taken = {name: len(rows[name]["rounds"]) for name in ready}
+        for number in range(self._rounds):
+            order = list(ready)
+            random.Random(f"{size} {number}").shuffle(order)
+            for position, name in enumerate(order):
+                each = ready[name]
+                assert each.trainer is not None
+                measured = row_of(window(self._place, team, each.trainer, each.steps), each.steps)
+                # Of an arm that is in several groups (the baseline) every group's rounds are kept apart.
+                rows[name]["rounds"].append(
+                    {"group": group[-1].name, "round": number, "position": position, **measured}
+                )
+            self._replace(rows)
+            shown = ", ".join(_shown(name, rows[name]["rounds"][-1]) for name in ready)
+            self._progress(f"{size}: round {number + 1}/{self._rounds}: {shown}")
+        assert all(len(rows[name]["rounds"]) == taken[name] + self._rounds for name in ready)
+
+    def _silent(self, team: Team, size: Size, arm: StepArm) -> dict[str, Any]:
+        """The arm without communication, in windows of its own."""
+        each = build(self._place, team, arm, self._window_s, silent=True)
+        if each.trainer is None:
+            return {"reason": each.reason}
+        found = row_of(window(self._place, team, each.trainer, each.steps), each.steps)
+        each.trainer.close()
+        self._progress(f"{size}: {_shown(f'{arm.name} without communication', found)}")
+        return found | {"method": "collectives replaced by local copies", "energy_method": found["method"]}
+
+    def _groups(self, team: Team, wanted: list[StepArm]) -> list[list[StepArm]]:
+        """Arms that fit into memory together, each group with the baseline, so that all are paired with it."""
+        if not self._place.on_gpu:
+            return [wanted]
+        least = min(team.gather(torch.cuda.mem_get_info(self._place.device)[0])) * MEMORY_SHARE
+        baseline = [arm for arm in wanted if arm.name == BASELINE]
+        first = sum(needed_bytes(arm, dataset_of(arm)) for arm in baseline)
+        groups: list[list[StepArm]] = []
+        filled = math.inf
+        for arm in wanted:
+            if arm in baseline:
+                continue
+            needed = needed_bytes(arm, dataset_of(arm))
+            if filled + needed > least:
+                groups.append([*baseline])
+                filled = first
+            groups[-1].append(arm)
+            filled += needed
+        return groups or [baseline]
+
+    def _ceilings(self) -> list[dict[str, Any]]:
+        """GEMM, memory and link rates of this run, sustained."""
+        place, everyone = self._place, self._place.ranks.everyone
+        side, elements = (8192, 2**27) if place.on_gpu else (64, 2**12)
+        found = []
+        for load in ceilings.loads(place, everyone, side, 4 * elements, elements):
+            row = ceilings.power(place, everyone, load, min(1.0, self._window_s))
+            self._progress(f"ceiling: {load.name}")
+            found.append(row)
+        return found
+
+    def _ceilings_of(self, rows: list[dict[str, Any]], p: int) -> Ceilings:
+        loads = {row["load"]: row for row in rows}
+        link = loads.get("communication", {}).get("bytes_sent_per_s") if p > 1 else None
+        return Ceilings(loads["gemm"]["flops_per_s"], loads["memory"]["bytes_per_s"], link)
+
+    def _replace(self, rows: dict[str, dict[str, Any]]) -> None:
+        """Writes a size's rows as they are now."""
+        own = [id(row) for row in rows.values()]
+        self._rows = [row for row in self._rows if id(row) not in own]
+        summarise(list(rows.values()))
+        self._rows += rows.values()
+        self._write()
+
+    def _keep(self, row: dict[str, Any]) -> None:
+        self._rows.append(row)
+        self._write()
+
+    def _write(self) -> None:
+        if self._place.rank == 0:
+            record(self._out, self._rows, self._place.device)
+
+    def _progress(self, text: str) -> None:
+        self._place.say(f"[{time.monotonic() - self._began_s:6.1f} s] {text}")
+
+
+def _sizes(place: Workplace, sets: Sequence[str], widths: Sequence[int] | None, tiny: bool) -> list[Size]:
+    p = place.world_size
+    if tiny:
+        return [Size(*TINY, p=size) for size in place.sizes]
+    found: list[Size] = []
+    if "sizes" in sets:
+        found += [Size(*size, p=p) for size in SIZES]
+    if "ghosts" in sets:
+        n, depth, _, b = SWEPT
+        found += [Size(n, depth, k, b, p) for k in (*GHOSTS, SWEPT[2])]
+    if "ranks" in sets:
+        found += [Size(*size, p=each) for size in SWEPT_RANKS for each in place.sizes]
+    return [size for size in dict.fromkeys(found) if widths is None or size.n in widths]
+
+
+def _profile(path: Path) -> DeviceProfile | str:
+    try:
+        return load_profile(path)
+    except ProfileError as error:
+        return str(error).splitlines()[0]
+
+
+def _shown(name: str, row: dict[str, Any]) -> str:
+    joules = "J unknown" if row["j_per_step"] is None else f"{row['j_per_step']:.3f} J"
+    return f"{name} {row['ms_per_step']:.3f} ms {joules}"
+
+
+if __name__ == "__main__":
+    main()

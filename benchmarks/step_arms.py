@@ -1,0 +1,121 @@
+"""The arms that `layers.py` measures: every layout at one size, with the implementation that carries it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from phantom_core.plan import PlannedArm
+from phantom_core.spec import (
+    Arm,
+    BlockDiagonalArm,
+    DenseArm,
+    Dtype,
+    FeaturePlacement,
+    LowRankArm,
+    ModelSpec,
+    PhantomArm,
+    StopAtSteps,
+    TensorArm,
+    TrainingSpec,
+)
+from phantom_core.task_shapes import TaskShape
+from phantom_core.tasks import Dataset
+
+PLACEMENT: FeaturePlacement = "split"
+FEATURES, OUTPUTS, VALIDATION_ROWS = 256, 16, 64
+BASELINE = "tensor column/row"
+"""The arm that others are compared with."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """One problem: width n, depth L, ghosts k, batch b, on p ranks."""
+
+    n: int
+    depth: int
+    k: int
+    b: int
+    p: int
+
+    def __str__(self) -> str:
+        return f"n={self.n} L={self.depth} k={self.k} b={self.b} p={self.p}"
+
+
+@dataclass(frozen=True)
+class StepArm:
+    """An arm at a size, and how it is carried out."""
+
+    name: str
+    """Its name in tables."""
+    planned: PlannedArm
+    """What is built."""
+    nccl_ghosts: bool = False
+    """Whether ghosts must travel by the library's collectives though the fused exchange could carry them."""
+
+
+def arms(size: Size, dtype: Dtype, names: Sequence[str] | None = None) -> list[StepArm]:
+    """Every layout at a size; on one rank all of them are the dense layer, which stands for them.
+
+    Args:
+        size: The problem.
+        dtype: Number format of weights and activations.
+        names: Keep these alone; None keeps all.
+    """
+    n, p, k = size.n, size.p, size.k
+    if p == 1:
+        made = [StepArm("dense", _planned(DenseArm(name="dense"), size, dtype))]
+    else:
+        phantom = PhantomArm(name="phantom", world_size=p, ghosts=k)
+        # As many weights as phantom: 2 n r = n^2 / p + k n p.
+        low_rank = LowRankArm(name="low-rank", world_size=p, rank=max(1, round((n / p + k * p) / 2)))
+        made = [
+            StepArm(BASELINE, _planned(TensorArm(name="tensor", world_size=p), size, dtype)),
+            StepArm(
+                "tensor gather", _planned(TensorArm(name="tensor", form="gather", world_size=p), size, dtype)
+            ),
+            StepArm("phantom", _planned(phantom, size, dtype)),
+            StepArm("phantom over NCCL", _planned(phantom, size, dtype), nccl_ghosts=True),
+            StepArm("block-diagonal", _planned(BlockDiagonalArm(name="block", world_size=p), size, dtype)),
+            StepArm("low-rank", _planned(low_rank, size, dtype)),
+        ]
+    return [arm for arm in made if names is None or arm.name in names]
+
+
+def _planned(arm: Arm, size: Size, dtype: Dtype) -> PlannedArm:
+    return PlannedArm(
+        arm=arm,
+        model=ModelSpec(width=size.n, depth=size.depth, bias=False, dtype=dtype),
+        training=TrainingSpec(
+            batch_size=size.b,
+            optimizer="sgd",
+            # Small: steps are timed, and numbers should stay those of a network that learns.
+            learning_rate=1e-6,
+            stop=StopAtSteps(steps=1),
+        ),
+    )
+
+
+@cache
+def rows(count: int, features: int = FEATURES) -> Dataset:
+    """Random rows to train on, the same on every rank: what is learned makes no step longer or shorter."""
+    generator = np.random.default_rng(0)
+
+    def normal(*sizes: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+        return generator.standard_normal(sizes, dtype=np.float32)
+
+    return Dataset(
+        train_features=normal(count, features),
+        train_targets=normal(count, OUTPUTS),
+        validation_features=normal(VALIDATION_ROWS, features),
+        validation_targets=normal(VALIDATION_ROWS, OUTPUTS),
+        shape=TaskShape(features=features, outputs=OUTPUTS, loss="mean_squared_error"),
+        placement=PLACEMENT,
+    )
+
+
+def tiny_dense_arm() -> tuple[PlannedArm, Dataset]:
+    """A network on one rank that keeps the host busier than the device."""
+    size = Size(n=64, depth=8, k=1, b=32, p=1)
+    return _planned(DenseArm(name="tiny"), size, "float32"), rows(256)

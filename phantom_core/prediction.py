@@ -1,0 +1,253 @@
+"""Time and energy of a planned arm's step, estimated from formulas and a device profile. Torch-free.
+
+    segment   = max(sum of its GEMMs and passes, its transfer)       (a transfer stands beside what hides it)
+    device    = sum over segments + bookkeeping + update
+    step      = device in a CUDA graph;  max(device, launches x eager launch) without one
+
+    dynamic J = FLOPs x j_flop + memory bytes x j_byte + sent bytes x j_sent
+    step J    = p (step x active W + dynamic J)
+
+with j_flop = (GEMM W - active W) / (FLOP/s meanwhile) and j_byte, j_sent likewise. `floor` is what no order of the
+same work could undercut: the largest of FLOPs / rate, least memory bytes / rate and bytes sent / rate.
+docs/mathematics.md has the derivation. For a world size that a profile has not measured there is no answer: how
+collectives grow from four ranks to 65,536 is nothing that four could tell.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from phantom_core.layer_costs import bytes_sent
+from phantom_core.profile import Arithmetic, DeviceProfile, KnownError, Powers, Transport
+from phantom_core.spec import FeaturePlacement
+from phantom_core.step_work import BOOKKEEPING_LAUNCHES, Gemm, Segment, StepWork, Transfer, step_work
+from phantom_core.task_shapes import TaskShape
+
+if TYPE_CHECKING:
+    from phantom_core.plan import PlannedArm
+
+Mode = Literal["graph", "eager"]
+"""How steps are started."""
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What no kernel exceeds, measured: rates of one device and of its links."""
+
+    gemm_flops_per_s: float
+    """Of large GEMMs."""
+    memory_bytes_per_s: float
+    """Read and written."""
+    link_bytes_per_s: float | None
+    """Sent by one rank in large all-reduces; None where nothing is sent."""
+
+    @classmethod
+    def of(cls, powers: Powers) -> "Ceilings":
+        """Those of the loads that powers were measured under."""
+        return cls(powers.gemm_flops_per_s, powers.memory_bytes_per_s, powers.communication_bytes_per_s)
+
+
+@dataclass(frozen=True)
+class Floor:
+    """Seconds that each resource needs for a step on its own."""
+
+    gemm_s: float
+    """FLOPs / rate."""
+    memory_s: float
+    """Least bytes to and from memory / rate."""
+    link_s: float
+    """Bytes sent / rate; 0 where nothing is sent."""
+
+    @property
+    def step_s(self) -> float:
+        """The largest: no step is shorter, whatever overlaps."""
+        return max(self.gemm_s, self.memory_s, self.link_s)
+
+    @property
+    def bound(self) -> Literal["gemm", "memory", "link"]:
+        """Which it is."""
+        if self.gemm_s == self.step_s:
+            return "gemm"
+        return "memory" if self.memory_s == self.step_s else "link"
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """An estimate, never a measurement; shown with its profile and the error known so far."""
+
+    step_s: float
+    """Seconds per step."""
+    energy_j: float
+    """Joules per step, all of the arm's devices together."""
+    gemm_s: float
+    """Of them in GEMMs."""
+    elementwise_s: float
+    """In element-wise kernels and bookkeeping."""
+    update_s: float
+    """In the optimizer."""
+    exposed_s: float
+    """In transfers that nothing hides."""
+    host_s: float
+    """Waiting for the host to launch; 0 in a graph."""
+    launches: int
+    """Kernels and collectives started per step."""
+    floor: Floor
+    """Its rooflines, from the profile's rates."""
+    profile: str
+    """The profile's name."""
+    known_error: KnownError | None
+    """Of earlier predictions for so many ranks; None if none were compared."""
+
+    @property
+    def label(self) -> str:
+        """To be shown beside every figure of it."""
+        source = f"estimate from profile {self.profile}"
+        if self.known_error is None:
+            return f"{source}; not yet compared with measured steps"
+        error = self.known_error
+        energy = "" if error.median_energy_error is None else f", J {100 * error.median_energy_error:.0f} %"
+        return (
+            f"{source}; off so far by (median of {error.steps} steps on {error.world_size} ranks): "
+            f"ms {100 * error.median_time_error:.0f} %{energy}"
+        )
+
+
+def predict(
+    planned: "PlannedArm",
+    shape: TaskShape,
+    placement: FeaturePlacement,
+    profile: DeviceProfile,
+    *,
+    mode: Mode = "graph",
+    tf32: bool = False,
+    ghost_transport: Transport | None = None,
+) -> Prediction:
+    """Estimates a planned arm's step.
+
+    Args:
+        planned: The arm with its model and recipe; shapes must divide.
+        shape: Features and outputs of the task.
+        placement: Whether ranks see all features or a part each.
+        profile: The device and its links.
+        mode: Whether steps run in a CUDA graph.
+        tf32: Whether float32 GEMMs use TF32.
+        ghost_transport: What carries ghosts; None takes the fused exchange if the profile has it.
+
+    Returns:
+        The estimate.
+
+    Raises:
+        ProfileError: The profile lacks an arithmetic, or collectives over so many ranks.
+    """
+    return Predictor(profile, mode, tf32=tf32, ghost_transport=ghost_transport).step(
+        step_work(planned, shape, placement)
+    )
+
+
+class Predictor:
+    """Times and energies of work on one profile.
+
+    Args:
+        profile: The device and its links.
+        mode: Whether steps run in a CUDA graph.
+        tf32: Whether float32 GEMMs use TF32.
+        ghost_transport: What carries ghosts; None takes the fused exchange if the profile has it.
+    """
+
+    def __init__(
+        self,
+        profile: DeviceProfile,
+        mode: Mode = "graph",
+        *,
+        tf32: bool = False,
+        ghost_transport: Transport | None = None,
+    ) -> None:
+        self._profile = profile
+        self._mode: Mode = mode
+        self._tf32 = tf32
+        library: Transport = "nccl" if "nccl" in profile.transports else "gloo"
+        fused: Transport = "fused" if "fused" in profile.transports else library
+        self._library = library
+        self._ghosts = ghost_transport or fused
+
+    def step(self, work: StepWork) -> Prediction:
+        """Estimates one step."""
+        profile, element_bytes, p = self._profile, work.element_bytes, work.world_size
+        gemm_s = exposed_s = elementwise_s = sent = passed = 0.0
+        for segment in work.segments:
+            busy_s = sum(self.gemm_s(gemm, work) for gemm in segment.gemms)
+            passes_s = sum(self._pass_s(elements * element_bytes) for elements in segment.passes_elements)
+            transfer_s = self._transfer_s(segment, work)
+            gemm_s += segment.count * busy_s
+            elementwise_s += segment.count * passes_s
+            exposed_s += segment.count * max(0.0, transfer_s - busy_s)
+            passed += segment.count * element_bytes * sum(segment.passes_elements)
+            sent += segment.count * _sent(segment.transfer, work)
+        elementwise_s += BOOKKEEPING_LAUNCHES * profile.elementwise.latency_s
+        update_s = work.update_bytes / profile.update_bytes_per_s
+        device_s = gemm_s + elementwise_s + exposed_s + update_s
+        launched_s = work.launches * profile.eager_launch_s if self._mode == "eager" else 0.0
+        step_s = max(device_s, launched_s)
+        powers = profile.powers
+        dynamic_j = work.flops * _above(powers.gemm_w, powers.active_w, powers.gemm_flops_per_s)
+        # Operands of GEMMs come from memory, too: a GEMM's power holds their share already.
+        dynamic_j += (passed + work.update_bytes) * _above(
+            powers.memory_w, powers.active_w, powers.memory_bytes_per_s
+        )
+        if powers.communication_w is not None and powers.communication_bytes_per_s:
+            dynamic_j += sent * _above(
+                powers.communication_w, powers.active_w, powers.communication_bytes_per_s
+            )
+        return Prediction(
+            step_s=step_s,
+            energy_j=p * (step_s * powers.active_w + dynamic_j),
+            gemm_s=gemm_s,
+            elementwise_s=elementwise_s,
+            update_s=update_s,
+            exposed_s=exposed_s,
+            host_s=step_s - device_s,
+            launches=work.launches,
+            floor=floor(work, Ceilings.of(powers)),
+            profile=profile.name,
+            known_error=next((each for each in profile.known_errors if each.world_size == p), None),
+        )
+
+    def gemm_s(self, gemm: Gemm, work: StepWork) -> float:
+        """Seconds of one GEMM."""
+        arithmetic: Arithmetic = "tf32" if self._tf32 and work.dtype == "float32" else work.dtype
+        fit = self._profile.gemm(arithmetic, min(gemm.rows, gemm.columns, gemm.inner))
+        return (
+            fit.overhead_s + gemm.flops * fit.s_per_flop + gemm.elements * work.element_bytes * fit.s_per_byte
+        )
+
+    def _pass_s(self, size_bytes: int) -> float:
+        return self._profile.elementwise.seconds(size_bytes)
+
+    def _transfer_s(self, segment: Segment, work: StepWork) -> float:
+        transfer = segment.transfer
+        if transfer is None:
+            return 0.0
+        transport = self._ghosts if transfer.ghosts else self._library
+        curve = self._profile.link(transfer.kind, transport, work.world_size)
+        return curve.seconds(_sent(transfer, work))
+
+
+def floor(work: StepWork, ceilings: Ceilings) -> Floor:
+    """The rooflines of a step's work under measured ceilings."""
+    sent = sum(_sent(transfer, work) for transfer in work.transfers)
+    rate = ceilings.link_bytes_per_s
+    return Floor(
+        gemm_s=work.flops / ceilings.gemm_flops_per_s,
+        memory_s=work.least_memory_bytes / ceilings.memory_bytes_per_s,
+        link_s=sent / rate if rate else 0.0,
+    )
+
+
+def _sent(transfer: Transfer | None, work: StepWork) -> int:
+    if transfer is None:
+        return 0
+    return bytes_sent(transfer.kind, transfer.elements, work.element_bytes, work.world_size)
+
+
+def _above(power_w: float, active_w: float, rate: float) -> float:
+    """Joules per unit of work beyond what a device draws anyway."""
+    return max(0.0, power_w - active_w) / rate
