@@ -10,9 +10,9 @@ from benchmarks.record import command_line
 from benchmarks.step_arms import BASELINE, Size, StepArm
 from benchmarks.step_trainers import Built, dataset_of, step_work_of
 from benchmarks.workplace import Workplace
+from phantom_core.intervals import FEWEST_PAIRS, ratio_intervals
 from phantom_core.prediction import Ceilings, floor, predict
 from phantom_core.profile import DeviceProfile, ProfileError, Transport
-from services.intervals import FEWEST_PAIRS, ratio_intervals
 
 Row = dict[str, Any]
 ENERGY_TARGETS = {4096: 0.45, 8192: 0.33, 16384: 0.30}

@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from phantom_core.collectives import Communicator
 from phantom_core.ghost_exchange import SymmetricExchange
+from phantom_core.layer_costs import Collective
 
 
 class SilentCommunicator(Communicator):
@@ -38,6 +39,9 @@ class SilentCommunicator(Communicator):
     def all_reduce(self, tensor: torch.Tensor) -> dist.Work:  # noqa: ARG002
         """The tensor stays as it is."""
         return _done()
+
+    def count(self, kind: Collective, numel: int, element_bytes: int) -> None:  # noqa: ARG002
+        """Nothing is sent, so nothing counts."""
 
     def fuse_ghosts(self, device: torch.device) -> str:  # noqa: ARG002
         """Ghosts are copied."""

@@ -12,10 +12,10 @@ The bound holds the time between two looks at the counter, at the power then, an
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from phantom_core.meters.base import EnergyReading, Meter
 from phantom_core.meters.windows import window_energy
-from ray_jobs.ranks import Team
 
 QUICK_S = 0.005
 """A total that moves more often than this is read as it is."""
@@ -41,6 +41,14 @@ class BoardWindow:
     """Why it is unknown."""
 
 
+class Barrier(Protocol):
+    """A team, as far as windows need one."""
+
+    def agree(self, ok: bool) -> bool:
+        """Waits for every rank."""
+        ...
+
+
 @dataclass(frozen=True)
 class _Tick:
     reading: EnergyReading
@@ -62,8 +70,20 @@ class _Tick:
         return (self.reading.instant.monotonic_s - self.looked_s) / 2
 
 
+@dataclass(frozen=True)
+class Clock:
+    """Tells the time and waits; tests move one of their own."""
+
+    monotonic: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
 def measured(
-    team: Team, meter: Meter, synchronize: Callable[[], None], work: Callable[[], object]
+    team: Barrier,
+    meter: Meter,
+    synchronize: Callable[[], None],
+    work: Callable[[], object],
+    clock: Clock = Clock(),  # immutable
 ) -> BoardWindow:
     """Meters work that all ranks of a team do together; every rank of it must call.
 
@@ -72,24 +92,25 @@ def measured(
         meter: Reads this rank's device.
         synchronize: Waits for this rank's device.
         work: Enqueues the work.
+        clock: Tells the time.
 
     Returns:
         This rank's device.
     """
     synchronize()
-    start = _next_tick(meter) if _ticks(meter) else None
+    start = _next_tick(meter, clock) if _ticks(meter) else None
     plain_start = meter.read_energy()
     team.agree(True)
-    began_s = time.monotonic()
+    began_s = clock.monotonic()
     work()
     synchronize()
-    ended_s = time.monotonic()
+    ended_s = clock.monotonic()
     plain_end = meter.read_energy()
     team.agree(True)
     duration_s = ended_s - began_s
     if start is not None:
-        end = _next_tick(meter)
-        rest = _next_tick(meter) if end is not None else None
+        end = _next_tick(meter, clock)
+        rest = _next_tick(meter, clock) if end is not None else None
         if end is not None and rest is not None and end.reading.epoch == start.reading.epoch:
             return _between(start, end, rest, began_s, ended_s)
     energy = window_energy(plain_start, plain_end)
@@ -113,13 +134,13 @@ def _ticks(meter: Meter) -> bool:
     return period_s is not None and period_s > QUICK_S
 
 
-def _next_tick(meter: Meter) -> _Tick | None:
+def _next_tick(meter: Meter, clock: Clock) -> _Tick | None:
     """Waits until the counter moves; None if it can't be read or stands still."""
     last = meter.read_energy()
-    until_s = time.monotonic() + LONGEST_PERIOD_S
+    until_s = clock.monotonic() + LONGEST_PERIOD_S
     looked_s = last.instant.monotonic_s
-    while time.monotonic() < until_s:
-        time.sleep(LOOK_S)
+    while clock.monotonic() < until_s:
+        clock.sleep(LOOK_S)
         reading = meter.read_energy()
         if reading.energy_mj is None or last.energy_mj is None:
             return None
