@@ -10,6 +10,7 @@ Nothing is profiled inside a metered window.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
@@ -23,7 +24,6 @@ from typing import Any
 
 import numpy as np
 import scipy.stats
-import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.kernel_names import Kernel, Split, split
@@ -46,7 +46,7 @@ from phantom_core.training.optimizers import WeightUpdate
 from ray_jobs.ranks import Team
 
 ARMS = (BASELINE, "phantom")
-PROFILED_STEPS = 10
+PROFILED_STEPS = 20
 ROUNDS = 5
 PARTS = {"silent": "communication", "frozen": "optimizer", "linear": "activations"}
 """What each variant leaves out."""
@@ -166,16 +166,14 @@ def timeline(place: Workplace, team: Team, trainer: Trainer) -> dict[str, Any]:
         return {"reason": "kernels are seen on GPUs only"}
     trainer.run(3)
     place.synchronize()
-    team.agree(True)
-    if place.rank:
+    # Starting the profiler takes a while, which the other ranks must not spend inside a collective.
+    with contextlib.nullcontext() if place.rank else profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        team.agree(True)
         trainer.run(PROFILED_STEPS)
         place.synchronize()
-        team.agree(True)
-        return {"reason": "rank 0's device is shown"}
-    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-        trainer.run(PROFILED_STEPS)
-        torch.cuda.synchronize(place.device)
     team.agree(True)
+    if profiler is None:
+        return {"reason": "rank 0's device is shown"}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))

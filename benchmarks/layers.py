@@ -18,13 +18,20 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from benchmarks import ceilings
 from benchmarks.layer_rows import arm_row, setting_row, summarise
 from benchmarks.record import record
 from benchmarks.step_arms import BASELINE, Size, StepArm, arms
-from benchmarks.step_trainers import Built, build, communicates, dataset_of, needed_bytes, row_of, window
+from benchmarks.step_trainers import (
+    Built,
+    build,
+    communicates,
+    dataset_of,
+    least_free_bytes,
+    needed_bytes,
+    row_of,
+    window,
+)
 from benchmarks.workplace import Workplace, workplace
 from phantom_core.prediction import Ceilings
 from phantom_core.profile import DeviceProfile, ProfileError, load_profile
@@ -180,9 +187,10 @@ class Run:
 
     def _groups(self, team: Team, wanted: list[StepArm]) -> list[list[StepArm]]:
         """Arms that fit into memory together, each group with the baseline, so that all are paired with it."""
-        if not self._place.on_gpu:
+        free = least_free_bytes(self._place, team)
+        if free is None:
             return [wanted]
-        least = min(team.gather(torch.cuda.mem_get_info(self._place.device)[0])) * MEMORY_SHARE
+        least = free * MEMORY_SHARE
         baseline = [arm for arm in wanted if arm.name == BASELINE]
         first = sum(needed_bytes(arm, dataset_of(arm)) for arm in baseline)
         groups: list[list[StepArm]] = []

@@ -5,6 +5,7 @@ code 1 if not).
 """
 
 import argparse
+import functools
 import json
 import re
 import statistics
@@ -13,11 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks import quote_layers
+
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
-DOCUMENTS = ("README.md",)
+DOCUMENTS = ("README.md", "docs/mathematics.md")
 OUTPUT = re.compile(r"<!-- output: (?P<name>[a-z_]+) -->\n.*?<!-- end -->", re.DOTALL)
-BLOCK = re.compile(r"<!-- figures: (?P<name>[a-z_]+) -->\n.*?<!-- end -->", re.DOTALL)
+BLOCK = re.compile(r"<!-- figures: (?P<name>[a-z_.]+) -->\n.*?<!-- end -->", re.DOTALL)
 
 
 def main() -> int:
@@ -43,8 +46,11 @@ def quoted(text: str) -> str:
 
     def block(match: re.Match[str]) -> str:
         name = match["name"]
-        result = json.loads((RESULTS / f"{name}.json").read_text())
-        return f"<!-- figures: {name} -->\n{TABLES[name](result)}\n<!-- end -->"
+        file = RESULTS / f"{name.partition('.')[0]}.json"
+        shown = f"Not measured yet: benchmarks/results has no {file.name}."
+        if file.exists():
+            shown = TABLES[name](json.loads(file.read_text()))
+        return f"<!-- figures: {name} -->\n{shown}\n<!-- end -->"
 
     def output(match: re.Match[str]) -> str:
         shown = (RESULTS / f"{match['name']}.txt").read_text().rstrip()
@@ -170,12 +176,24 @@ def _machine(result: dict[str, Any]) -> str:
     return f"{result['cpus']} cores, Python {result['python']}{peer}, {result['date'][:10]}, `{result['command']}`"
 
 
+def figure(_: dict[str, Any]) -> str:
+    """What `benchmarks.figure` drew."""
+    return "![J per training step of every layout against column/row's](benchmarks/results/layers.svg)"
+
+
+def step_table(table: Callable[[list[dict[str, Any]]], str], result: dict[str, Any]) -> str:
+    """A table of training steps, and where it comes from."""
+    return f"{table(result['rows'])}\n\n{origin(result)}."
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "ghost_exchange": ghost_exchange,
     "main_job": main_job,
     "service": service,
+    "layers.figure": figure,
+    **{name: functools.partial(step_table, table) for name, table in quote_layers.TABLES.items()},
 }
-"""How each result is shown."""
+"""How each result is shown; `file.part` is one of several tables of a file."""
 
 
 if __name__ == "__main__":

@@ -194,10 +194,7 @@ def _lacking_memory(place: Workplace, team: Team, arm: StepArm) -> str | None:
     """
     dataset = dataset_of(arm)
     needed = needed_bytes(arm, dataset)
-    free = None
-    if place.on_gpu:
-        free = torch.cuda.mem_get_info(place.device)[0] + _reusable_bytes(place)
-    least = min((each for each in team.gather(free) if each is not None), default=None)
+    least = least_free_bytes(place, team)
     if least is None or needed <= least:
         return None
     return f"needs about {needed / 1e9:.1f} GB by the formulas, {least / 1e9:.1f} GB are free"
@@ -209,5 +206,10 @@ def needed_bytes(arm: StepArm, dataset: Dataset) -> int:
     return int(RESERVE * cost.memory.peak_bytes) + RESERVE_BYTES
 
 
-def _reusable_bytes(place: Workplace) -> int:
-    return torch.cuda.memory_reserved(place.device) - torch.cuda.memory_allocated(place.device)
+def least_free_bytes(place: Workplace, team: Team) -> int | None:
+    """Device memory that is free on every rank, what torch keeps for next time included; None on CPUs."""
+    free = None
+    if place.on_gpu:
+        kept = torch.cuda.memory_reserved(place.device) - torch.cuda.memory_allocated(place.device)
+        free = torch.cuda.mem_get_info(place.device)[0] + kept
+    return min((each for each in team.gather(free) if each is not None), default=None)

@@ -1,0 +1,112 @@
+"""Compares predictions with the steps that `layers.py` measured; needs no GPU and measures nothing.
+
+    python -m benchmarks.predictions [--layers FILE] [--profile FILE]
+
+Every measured arm is predicted from the profile as the formulas are now. The errors by number of ranks go into the
+profile, so that later predictions are shown with them, and with every single comparison into `--out`.
+"""
+
+import argparse
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.quote import origin
+from benchmarks.record import record
+from benchmarks.step_arms import Size, arms, rows
+from phantom_core.prediction import Prediction, predict
+from phantom_core.profile import DeviceProfile, KnownError, ProfileError, Transport, load_profile
+
+RESULTS = Path(__file__).parent / "results"
+Row = dict[str, Any]
+
+
+def main() -> None:
+    """Compares, writes both files, prints the errors."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--layers", type=Path, default=RESULTS / "layers.json")
+    parser.add_argument("--profile", type=Path, default=RESULTS / "profile.json")
+    parser.add_argument("--out", type=Path, default=RESULTS / "predictions.json")
+    options = parser.parse_args()
+    profile = load_profile(options.profile)
+    document = json.loads(options.layers.read_text())
+    compared = comparisons(document["rows"], profile)
+    known = known_errors(compared)
+    options.profile.write_text(
+        profile.model_copy(update={"known_errors": known}).model_dump_json(indent=1) + "\n"
+    )
+    source = {"measured": "source", "profile": profile.name, "layers": origin(document)}
+    record(options.out, [source, *compared, *(error.model_dump() | {"measured": "error"} for error in known)])
+    for error in known:
+        print(
+            f"p = {error.world_size}: {error.steps} steps, ms off by {error.median_time_error:.0%} (median), "
+            f"{error.worst_time_error:.0%} at worst"
+        )
+
+
+def comparisons(measured: Sequence[Row], profile: DeviceProfile) -> list[Row]:
+    """Each arm that has a measured step and can be predicted, beside its prediction."""
+    found = []
+    for row in measured:
+        if row["measured"] != "arm" or "ms_per_step" not in row:
+            continue
+        compared: Row = {"measured": "comparison"} | {
+            key: row[key] for key in ("n", "depth", "k", "b", "p", "arm", "ms_per_step", "j_per_step")
+        }
+        try:
+            prediction = _prediction(row, profile)
+        except ProfileError as error:
+            found.append(compared | {"reason": str(error)})
+            continue
+        ms, joules = 1_000 * prediction.step_s, prediction.energy_j
+        found.append(
+            compared
+            | {
+                "predicted_ms_per_step": ms,
+                "predicted_j_per_step": joules,
+                "time_error": ms / row["ms_per_step"] - 1,
+                "energy_error": joules / row["j_per_step"] - 1 if row["j_per_step"] else None,
+            }
+        )
+    return found
+
+
+def known_errors(compared: Sequence[Row]) -> tuple[KnownError, ...]:
+    """Errors by number of ranks."""
+    errors = []
+    for p in sorted({row["p"] for row in compared if "time_error" in row}):
+        own = [row for row in compared if row["p"] == p and "time_error" in row]
+        times = [abs(row["time_error"]) for row in own]
+        energies = [abs(row["energy_error"]) for row in own if row["energy_error"] is not None]
+        errors.append(
+            KnownError(
+                world_size=p,
+                steps=len(own),
+                median_time_error=statistics.median(times),
+                worst_time_error=max(times),
+                median_energy_error=statistics.median(energies) if energies else None,
+                worst_energy_error=max(energies, default=None),
+            )
+        )
+    return tuple(errors)
+
+
+def _prediction(row: Row, profile: DeviceProfile) -> Prediction:
+    size = Size(row["n"], row["depth"], row["k"], row["b"], row["p"])
+    (arm,) = arms(size, row["dtype"], [row["arm"]])
+    dataset = rows(size.b)
+    library: Transport = "nccl" if "nccl" in profile.transports else "gloo"
+    return predict(
+        arm.planned,
+        dataset.shape,
+        dataset.placement,
+        profile,
+        mode=row["step_mode"],
+        ghost_transport="fused" if row["transport"].startswith("fused") else library,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""Tables of `layers.py`, `attribution.py` and `predictions.py`, as `quote.py` puts them into the documents."""
+
+from collections.abc import Callable
+from typing import Any
+
+Row = dict[str, Any]
+
+
+def sizes(rows: list[Row]) -> str:
+    """Every arm at every size that the largest number of ranks measured at its usual ghosts."""
+    lines = [
+        "| n, L, k, b | arm | J per step | of column/row's | ms per step | of column/row's | peak GB a rank | "
+        "GEMM roofline | exposed communication | largest roofline term |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    p = max(row["p"] for row in _arms(rows))
+    for row in _arms(rows):
+        if row["p"] != p or row["k"] != 64:
+            continue
+        size = f"{row['n']}, {row['depth']}, {row['k']}, {row['b']}"
+        lines.append(f"| {size} | {row['arm']} | {' | '.join(_cells(row))} |")
+    settings = [row for row in rows if row["measured"] == "setting"]
+    ceilings = {row["load"]: row for row in settings[-1]["ceilings"]}
+    flops = ceilings["gemm"]["flops_per_s"] / 1e12
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"All {p} ranks' boards together, `{_methods(rows)}`; ± is the bound of a window's reading, "
+            f"[ ] a 95 % interval over {settings[-1]['rounds']} paired rounds. GEMM roofline: share of "
+            f"{flops:.0f} TFLOP/s, sustained in the same run. Exposed communication: what the same arm is faster by "
+            "with its collectives replaced by local copies. Largest roofline term: ms per step as a multiple of the "
+            "largest of GEMM FLOPs, least memory traffic and bytes sent over their rates in the same run.",
+        ]
+    )
+
+
+def targets(rows: list[Row]) -> str:
+    """What was aimed at, and whether it was reached."""
+    lines = ["| n | phantom's | measured | target | |", "|---|---|---|---|---|"]
+    for row in _arms(rows):
+        for target in row.get("targets", []):
+            reached = "reached" if target["reached"] else "not reached"
+            lines.append(
+                f"| {row['n']} | {target['what']} | {target['value']:.2f} | ≤ {target['limit']:.2f} | {reached} |"
+            )
+    return "\n".join(lines) if len(lines) > 2 else "No target stands for the sizes and boards measured."
+
+
+def sweep(rows: list[Row], letter: str) -> str:
+    """Phantom and its baseline over k or p, other things equal."""
+    names = {"phantom", "tensor column/row", "block-diagonal", "dense"}
+    own = [row for row in _arms(rows) if row["arm"] in names]
+    others = [key for key in ("n", "depth", "k", "b", "p") if key != letter]
+
+    def key(row: Row) -> tuple[Any, ...]:
+        # One rank has no ghosts to vary.
+        return tuple(row[name] for name in others)
+
+    varied = {key(row) for row in own if len({each[letter] for each in own if key(each) == key(row)}) > 1}
+    lines = [
+        "| n, L, k, b, p | arm | J per step | of column/row's | ms per step | of column/row's |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in sorted((row for row in own if key(row) in varied), key=lambda row: (key(row), row[letter])):
+        size = ", ".join(str(row[name]) for name in ("n", "depth", "k", "b", "p"))
+        lines.append(f"| {size} | {row['arm']} | {' | '.join(_cells(row)[:4])} |")
+    return "\n".join(lines) if len(lines) > 2 else "Not measured yet."
+
+
+def attribution(rows: list[Row]) -> str:
+    """Milliseconds and joules by part."""
+    lines = [
+        "| n | arm | whole | communication | optimizer | activations | GEMMs run | gaps |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        if "parts" not in row:
+            reason = row["reasons"].get("whole")
+            lines.append(f"| {row['n']} | {row['arm']} | not measured: {reason} | | | | | |")
+            continue
+        whole = row["variants"]["whole"]
+        cells = [_ms_and_j(whole["ms_per_step"], whole["j_per_step"])]
+        for name in ("communication", "optimizer", "activations"):
+            part = row["parts"].get(name)
+            cells.append("–" if part is None else _part(part))
+        timeline = row["timeline"]
+        cells += [
+            f"{timeline[name]:.3f} ms" if name in timeline else "unknown" for name in ("gemm_ms", "gaps_ms")
+        ]
+        lines.append(f"| {row['n']} | {row['arm']} | {' | '.join(cells)} |")
+    return "\n".join(
+        [
+            *lines,
+            "",
+            "Communication, optimizer, activations: the whole minus the same arm without them, paired over rounds, "
+            "with 95 % intervals (variants). GEMMs and gaps: rank 0's kernels in a few profiled steps outside all "
+            "metered windows (profiler). Parts overlap, so they need not add up.",
+        ]
+    )
+
+
+def predictions(rows: list[Row]) -> str:
+    """Errors by number of ranks."""
+    lines = [
+        "| ranks | steps compared | ms per step off by (median, worst) | J per step off by (median, worst) |",
+        "|---|---|---|---|",
+    ]
+    for row in rows:
+        if row["measured"] == "error":
+            energy = (
+                "not measured"
+                if row["median_energy_error"] is None
+                else f"{row['median_energy_error']:.0%}, {row['worst_energy_error']:.0%}"
+            )
+            time = f"{row['median_time_error']:.0%}, {row['worst_time_error']:.0%}"
+            lines.append(f"| {row['world_size']} | {row['steps']} | {time} | {energy} |")
+    (source,) = [row for row in rows if row["measured"] == "source"]
+    return "\n".join([*lines, "", f"Profile: {source['profile']}. Steps: {source['layers']}."])
+
+
+def _arms(rows: list[Row]) -> list[Row]:
+    return [row for row in rows if row["measured"] == "arm"]
+
+
+def _cells(row: Row) -> list[str]:
+    if "ms_per_step" not in row:
+        return [f"not measured: {row['reason']}", *[""] * 7]
+    bound = row["j_per_step_bound"]
+    joules = "unknown" if row["j_per_step"] is None else f"{row['j_per_step']:.2f}"
+    peak = row["peak_memory_bytes"]
+    exposed = row.get("exposed_share")
+    silent = row.get("silent")
+    return [
+        joules if bound is None else f"{joules} ± {bound:.2f}",
+        _ratio(row, "energy_ratio"),
+        f"{row['ms_per_step']:.2f}",
+        _ratio(row, "time_ratio"),
+        "unknown" if peak is None else f"{peak / 1e9:.1f}",
+        f"{row['gemm_roofline_share']:.0%}",
+        ("none" if silent is None else "unknown") if exposed is None else f"{exposed:.0%}",
+        f"{row['times_floor']:.2f} x {row['floor']['bound']}",
+    ]
+
+
+def _ratio(row: Row, name: str) -> str:
+    if name not in row:
+        return "1" if row["p"] > 1 else ""
+    ratio = row[name]
+    return "unknown" if ratio is None else f"{ratio['ratio']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}]"
+
+
+def _part(part: Row) -> str:
+    ms, joules = part["ms"], part["j"]
+    if ms is None:
+        return "unknown"
+    shown = f"{ms['mean']:.3f} [{ms['low']:.3f}, {ms['high']:.3f}] ms"
+    if joules is None:
+        return shown
+    return f"{shown}, {joules['mean']:.2f} [{joules['low']:.2f}, {joules['high']:.2f}] J"
+
+
+def _ms_and_j(ms: float, joules: float | None) -> str:
+    return f"{ms:.3f} ms" + ("" if joules is None else f", {joules:.2f} J")
+
+
+def _methods(rows: list[Row]) -> str:
+    found = dict.fromkeys(str(row["energy_method"]) for row in _arms(rows) if "energy_method" in row)
+    return ", ".join(found)
+
+
+TABLES: dict[str, Callable[[list[Row]], str]] = {
+    "layers.sizes": sizes,
+    "layers.targets": targets,
+    "layers.ghosts": lambda rows: sweep(rows, "k"),
+    "layers.ranks": lambda rows: sweep(rows, "p"),
+    "attribution": attribution,
+    "predictions": predictions,
+}
+"""By block: a file of results, and which of its tables."""
