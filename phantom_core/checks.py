@@ -37,7 +37,12 @@ def check(plan: Plan, capacity: Capacity | None = None) -> list[SpecProblem]:
     problems: list[SpecProblem] = []
     sound: list[LocatedArm] = []
     for arm in located_arms(plan):
-        found = [*_shapes(arm, plan.spec.task), *_batch(arm, plan.spec.task), *_optimizer(arm)]
+        found = [
+            *_shapes(arm, plan.spec.task),
+            *_batch(arm, plan.spec.task),
+            *_optimizer(arm),
+            *_precision(arm, plan, capacity),
+        ]
         problems += found
         if not any(problem.severity == "error" for problem in found):
             sound.append(arm)
@@ -189,6 +194,33 @@ def _optimizer(arm: LocatedArm) -> Iterator[SpecProblem]:
             message=(
                 f"warmup_steps = {training.schedule.warmup_steps} outlasts a run of at most {steps} steps, "
                 "whose learning rate never reaches its peak; use fewer"
+            ),
+            severity="warning",
+        )
+
+
+def _precision(arm: LocatedArm, plan: Plan, capacity: Capacity | None) -> Iterator[SpecProblem]:
+    model = arm.planned.model
+    if not model.tf32:
+        return
+    field = arm.field("model", "tf32")
+    if model.dtype != "float32":
+        yield SpecProblem(
+            field=field,
+            value=True,
+            limit="float32",
+            message=(
+                f"tf32 = true is about float32 matrix products, but {arm.words} computes in {model.dtype}; "
+                "set tf32: false or dtype: float32 there"
+            ),
+        )
+    elif capacity is not None and device_for(plan, capacity) == "cpu":
+        yield SpecProblem(
+            field=field,
+            value=True,
+            limit=None,
+            message=(
+                f"tf32 = true changes nothing on CPUs, which {arm.words} runs on: they compute in full float32"
             ),
             severity="warning",
         )

@@ -11,12 +11,13 @@ along the first dimension of contiguous tensors, so the layouts keep what they s
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
 
+from phantom_core.functional_collectives import FunctionalCollectives
 from phantom_core.ghost_exchange import ExchangeChoice, SymmetricExchange, choose_exchange
 from phantom_core.layer_costs import Collective, bytes_sent
 
@@ -85,11 +86,16 @@ class Communicator:
         return self
 
     @contextmanager
-    def counting(self) -> Iterator[Traffic]:
-        """Counts the collectives started inside; a replayed CUDA graph starts none: count an eager step."""
+    def counting(self, functional: bool = False) -> Iterator[Traffic]:
+        """Counts the collectives started inside; a replayed CUDA graph starts none: count an eager step.
+
+        Args:
+            functional: Whether to watch for torch's functional collectives as well, such as DTensor's.
+        """
         outer, self._traffic = self._traffic, Traffic()
         try:
-            yield self._traffic
+            with FunctionalCollectives(self.count) if functional else nullcontext():
+                yield self._traffic
         finally:
             self._traffic = outer
 

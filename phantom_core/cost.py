@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from phantom_core.plan import PlannedArm
 
 
+LAYERS_PER_CHECKPOINT = 2
+"""Hidden layers whose activations backward computes anew at a time, with activation checkpointing."""
+
+
 def bytes_per_number(dtype: Dtype) -> int:
     """Bytes of one weight or activation."""
     return {"float64": 8, "float32": 4, "bfloat16": 2}[dtype]
@@ -62,7 +66,7 @@ class MemoryEstimate:
     activations_bytes: int
     """One batch of features, and what backward needs."""
     transient_bytes: int
-    """The largest layer's gradients of activations and exchange buffers."""
+    """The largest layer's gradients of activations and exchange buffers, and activations computed anew."""
 
     @property
     def state_bytes(self) -> int:
@@ -135,13 +139,15 @@ def arm_cost(planned: "PlannedArm", shape: TaskShape, placement: FeaturePlacemen
     replicated = sum(layer.replicated_parameters * count for layer, count in layers)
     forward = sum(layer.forward_flops * count for layer, count in layers)
     backward = sum(layer.backward_flops * count for layer, count in layers)
+    anew = layers[1:-1] if training.activation_checkpointing else []
+    forward_again = sum(layer.forward_flops * count for layer, count in anew)
     return ArmCost(
         world_size=p,
         parameters=own * p + replicated,
         parameters_per_rank=own + replicated,
         forward_flops_per_rank=forward,
-        step_flops_per_rank=forward + backward,
-        collectives=_collectives(layers, element_bytes, p),
+        step_flops_per_rank=forward + backward + forward_again,
+        collectives=_collectives(layers, anew, element_bytes, p),
         memory=_memory(layers, model, training, own + replicated, b * features_per_rank(shape, placement, p)),
         notes=tuple(_notes(arm, model)),
     )
@@ -157,14 +163,19 @@ def arm_parameters(arm: Arm, model: ModelSpec, shape: TaskShape, placement: Feat
 
 
 def _collectives(
-    layers: Sequence[tuple[LayerCost, int]], element_bytes: int, p: int
+    layers: Sequence[tuple[LayerCost, int]],
+    anew: Sequence[tuple[LayerCost, int]],
+    element_bytes: int,
+    p: int,
 ) -> tuple[CollectiveCost, ...]:
+    """Of one step; `anew` are the layers whose forward pass is made once more in backward."""
     calls: dict[Collective, int] = {}
     sent: dict[Collective, int] = {}
-    for layer, count in layers:
-        for kind, elements in layer.exchanges:
-            calls[kind] = calls.get(kind, 0) + count
-            sent[kind] = sent.get(kind, 0) + count * bytes_sent(kind, elements, element_bytes, p)
+    made = [(exchange, count) for layer, count in layers for exchange in layer.exchanges]
+    made += [(exchange, count) for layer, count in anew for exchange in layer.forward_exchanges]
+    for (kind, elements), count in made:
+        calls[kind] = calls.get(kind, 0) + count
+        sent[kind] = sent.get(kind, 0) + count * bytes_sent(kind, elements, element_bytes, p)
     return tuple(CollectiveCost(kind, calls[kind], sent[kind]) for kind in calls)
 
 
@@ -182,17 +193,26 @@ def _memory(
     # GELU's backward needs its input besides the output that the next layer keeps; ReLU's and tanh's needs
     # no more.
     copies = 2 if model.activation == "gelu" else 1
-    *inner, (output, _) = layers
-    activations = sum(
-        (layer.saved_elements + copies * layer.output_elements) * count for layer, count in inner
-    )
+    (first, _), *hidden, (output, _) = layers
+    kept = [(layer.saved_elements + copies * layer.output_elements, count) for layer, count in hidden]
+    activations = copies * first.output_elements
+    recomputed = 0
+    if training.activation_checkpointing:
+        # A column/row pair's inner layer returns all of z; every layer that ends a pair returns a shard.
+        pairs = math.ceil(model.depth / LAYERS_PER_CHECKPOINT)
+        activations += pairs * first.output_elements
+        # Hidden layers are all alike, or else they alternate.
+        alike = kept * LAYERS_PER_CHECKPOINT if len(kept) == 1 and model.depth > 1 else kept
+        recomputed = sum(elements for elements, _ in alike[:LAYERS_PER_CHECKPOINT])
+    else:
+        activations += sum(elements * count for elements, count in kept)
     return MemoryEstimate(
         weights_bytes=parameters * element_bytes,
         gradients_bytes=parameters * element_bytes,
         optimizer_bytes=state_bytes * parameters,
         # Of the outputs three: themselves, the targets, and the loss's gradient.
         activations_bytes=(features + activations + 3 * output.output_elements) * element_bytes,
-        transient_bytes=max(layer.transient_elements for layer, _ in layers) * element_bytes,
+        transient_bytes=(max(layer.transient_elements for layer, _ in layers) + recomputed) * element_bytes,
     )
 
 

@@ -6,13 +6,16 @@ layers an activation is this rank's shard (b, n/p), except inside a column/row p
 n).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-from phantom_core.collectives import Communicator
+from phantom_core.collectives import Communicator, Traffic
+from phantom_core.cost import LAYERS_PER_CHECKPOINT
 from phantom_core.initialization import gain_of, weights_generator
 from phantom_core.layouts import (
     BlockDiagonalLinear,
@@ -24,6 +27,7 @@ from phantom_core.layouts import (
     TensorGatherLinear,
     TensorRowLinear,
 )
+from phantom_core.layouts.local_part import local_part
 from phantom_core.plan import PlannedArm
 from phantom_core.spec import (
     Activation,
@@ -60,6 +64,12 @@ class FFN(nn.Module):
         hidden_layers: In order; each one's input placement is the output placement of the one before.
         output_layer: Last shard to the full outputs.
         activation: Applied after the input layer and after every hidden layer.
+        checkpointing: Whether backward computes the hidden layers' activations anew, a pair of layers at a
+            time (a column/row pair, where there are such), instead of keeping what is inside a pair.
+        compiled: Whether torch.compile compiles the hidden layers of a training step, all in one piece, or
+            pair by pair with checkpointing. Evaluation runs uncompiled: its row counts vary.
+        functional: Whether hidden layers exchange by torch's functional collectives, which count themselves
+            only in `counting`.
     """
 
     def __init__(
@@ -68,12 +78,24 @@ class FFN(nn.Module):
         hidden_layers: Sequence[SplitLinear],
         output_layer: SplitLinear,
         activation: Activation,
+        *,
+        checkpointing: bool = False,
+        compiled: bool = False,
+        functional: bool = False,
     ) -> None:
         super().__init__()
         self.input_layer = input_layer
         self.hidden_layers = nn.ModuleList(hidden_layers)
         self.output_layer = output_layer
         self.activation: Activation = activation
+        self.checkpointing = checkpointing
+        self._functional = functional
+        if compiled:
+            # torch counts what it compiled for models long gone, and at some number gives up.
+            torch.compiler.reset()
+        # Without dynamic shapes a second batch size can't slow the first one's code down; in one piece, or
+        # not at all: a part that silently ran uncompiled would be measured as compiled.
+        self._compiled = torch.compile(_through, dynamic=False, fullgraph=True) if compiled else None
         placement = input_layer.output_placement
         for layer in self.layers[1:]:
             assert layer.input_placement == placement, "a layer can't read what the one before returns"
@@ -93,19 +115,46 @@ class FFN(nn.Module):
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """Features (b, F), or (b, F/p) where they are split, to outputs (b, O), equal on every rank."""
-        activate = _ACTIVATIONS[self.activation]
-        x = activate(self.input_layer(features))
-        for layer in self.hidden_layers:
-            x = activate(layer(x))
+        training = torch.is_grad_enabled()
+        through = _through if self._compiled is None or not training else self._compiled
+        x = _ACTIVATIONS[self.activation](self.input_layer(features))
+        hidden = self.layers[1:-1]
+        if self.checkpointing and training:
+            for start in range(0, len(hidden), LAYERS_PER_CHECKPOINT):
+                pair = hidden[start : start + LAYERS_PER_CHECKPOINT]
+                # There is no dropout, so no generator's state has to be kept, which no graph could capture.
+                # Early stopping would save nothing but the last activation, and make the cost less plain.
+                x = checkpoint(
+                    through,
+                    pair,
+                    self.activation,
+                    x,
+                    use_reentrant=False,
+                    preserve_rng_state=False,
+                    early_stop=False,
+                )
+        else:
+            x = through(hidden, self.activation, x)
         outputs: torch.Tensor = self.output_layer(x)
         return outputs
+
+    @contextmanager
+    def counting(self) -> Iterator[Traffic]:
+        """Counts the collectives started inside, of every kind; compiled layers run uncompiled meanwhile."""
+        compiled, self._compiled = self._compiled, None
+        try:
+            with self.communicator.counting(functional=self._functional) as traffic:
+                yield traffic
+        finally:
+            self._compiled = compiled
 
     def parameter_count(self) -> int:
         """Trainable numbers over all ranks, those that ranks hold alike counted once."""
         total = 0
         for layer in self.layers:
             for name, parameter in layer.named_parameters():
-                total += parameter.numel() * (1 if name in layer.replicated else layer.world_size)
+                own = local_part(parameter).numel()
+                total += own * (1 if name in layer.replicated else layer.world_size)
         return total
 
     def reset_parameters(self, seed: int) -> None:
@@ -114,6 +163,13 @@ class FFN(nn.Module):
             gain = 1.0 if index == 0 else gain_of(self.activation)
             device = next(layer.parameters()).device
             layer.reset_parameters(weights_generator(seed, index, layer.rank, device), gain)
+
+
+def _through(layers: Sequence[SplitLinear], activation: Activation, x: torch.Tensor) -> torch.Tensor:
+    activate = _ACTIVATIONS[activation]
+    for layer in layers:
+        x = activate(layer(x))
+    return x
 
 
 def build_ffn(
@@ -144,7 +200,9 @@ def build_ffn(
     """
     ranks = group if isinstance(group, Communicator) else Communicator(group)
     where = torch.get_default_device() if device is None else torch.device(device)
-    settings = planned.model_dump_json(include={"arm", "model"})
+    settings = planned.model_dump_json(
+        include={"arm": True, "model": True, "training": {"activation_checkpointing", "batch_size"}}
+    )
     ranks.agree(f"{settings} for {shape.model_dump_json()}, features {placement}, seed {seed}", where)
     arm, model = planned.arm, planned.model
     if arm.world_size != ranks.world_size:
@@ -160,6 +218,9 @@ def build_ffn(
             [_hidden(arm, model, index, ranks, dtype) for index in range(model.depth)],
             TensorRowLinear(model.width, shape.outputs, model.bias, ranks, dtype=dtype),
             model.activation,
+            checkpointing=planned.training.activation_checkpointing,
+            compiled=isinstance(arm, TensorArm) and arm.compiled,
+            functional=isinstance(arm, TensorArm) and arm.implementation == "dtensor",
         )
     if isinstance(arm, PhantomArm):
         ranks.fuse_ghosts(where)
@@ -173,6 +234,8 @@ def _hidden(arm: Arm, model: ModelSpec, index: int, ranks: Communicator, dtype: 
     match arm:
         case DenseArm():
             return DenseLinear(n, n, bias, ranks, dtype=dtype)
+        case TensorArm(implementation="dtensor"):
+            return _dtensor(arm, model, index, ranks, dtype)
         case TensorArm(form="gather"):
             return TensorGatherLinear(n, n, bias, ranks, dtype=dtype)
         case TensorArm():
@@ -187,3 +250,19 @@ def _hidden(arm: Arm, model: ModelSpec, index: int, ranks: Communicator, dtype: 
             return BlockDiagonalLinear(n, n, bias, ranks, dtype=dtype)
         case LowRankArm():
             return LowRankLinear(n, n, arm.rank, bias, ranks, dtype=dtype)
+
+
+def _dtensor(
+    arm: TensorArm, model: ModelSpec, index: int, ranks: Communicator, dtype: torch.dtype
+) -> SplitLinear:
+    # Only here: it loads DTensor, for a second or two.
+    from phantom_core.layouts.dtensor import DTensorLinear, Style
+
+    style: Style = "row"
+    if arm.form == "gather":
+        style = "gather"
+    elif index % 2:
+        style = "column"
+    elif index == model.depth - 1:
+        style = "row_scatter"
+    return DTensorLinear(model.width, model.width, style, model.bias, ranks, dtype=dtype)

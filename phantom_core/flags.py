@@ -92,7 +92,9 @@ FLAGS: dict[Flag, FlagMeaning] = {
     ),
     Flag.HARDWARE_DIFFERS: FlagMeaning("The arms ran on different boards.", True),
     Flag.CLOCKS_DIFFER: FlagMeaning("The arms ran under different clock or power limits.", True),
-    Flag.DTYPE_DIFFERS: FlagMeaning("The arms computed in different number formats.", True),
+    Flag.DTYPE_DIFFERS: FlagMeaning(
+        "The arms computed in different number formats, or float32 with and without TF32.", True
+    ),
     Flag.DATA_DIFFERS: FlagMeaning("The arms learned from different data.", True),
     Flag.LOSS_DIFFERS: FlagMeaning("The arms ended at different losses.", False),
     Flag.DRIFT: FlagMeaning("The difference between the arms changes with the order of the rounds.", False),

@@ -55,14 +55,21 @@ class LayerCost:
     """Of the matrix products."""
     backward_flops: int
     """Of the matrix products."""
-    exchanges: tuple[Exchange, ...]
-    """Its collectives, forward and backward."""
+    forward_exchanges: tuple[Exchange, ...]
+    """Its collectives in a forward pass."""
+    backward_exchanges: tuple[Exchange, ...]
+    """Its collectives in a backward pass."""
     saved_elements: int
     """Numbers kept for backward beyond the layer's input."""
     output_elements: int
     """Numbers that it returns."""
     transient_elements: int
     """Numbers alive only while its backward runs: gradients of output, input and weights, exchange buffers."""
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """Its collectives, forward and backward."""
+        return self.forward_exchanges + self.backward_exchanges
 
 
 def layer_costs(
@@ -84,7 +91,12 @@ def layer_costs(
             hidden = [(layers.gather(), model.depth)]
         case TensorArm():
             pairs, rest = divmod(model.depth, 2)
-            hidden = [(layers.row(), pairs), (layers.column(), pairs), (layers.row_scatter(), rest)]
+            by_dtensor = arm.implementation == "dtensor"
+            hidden = [
+                (layers.row(by_dtensor), pairs),
+                (layers.column(by_dtensor), pairs),
+                (layers.row_scatter(by_dtensor), rest),
+            ]
         case PhantomArm():
             hidden = [(layers.phantom(arm.ghosts), model.depth)]
         case LowRankArm():
@@ -125,7 +137,7 @@ class _Layers:
     def output(self, outputs: int) -> LayerCost:
         """Shard to full outputs by an all-reduce."""
         sums: Exchange = ("all_reduce", outputs * self.b)
-        return self._layer(self.m * outputs, reads=self.m, writes=outputs, full=True, exchanges=(sums,))
+        return self._layer(self.m * outputs, reads=self.m, writes=outputs, full=True, forward=(sums,))
 
     def local(self) -> LayerCost:
         """An m x m block on each rank, nothing sent: block-diagonal, and dense where p = 1."""
@@ -137,39 +149,64 @@ class _Layers:
             return self.local()
         weights = self.m * self.m + k * self.m + (self.p - 1) * k * self.m
         ghosts = self.p * k * self.b
-        exchanges: tuple[Exchange, ...] = (("all_gather", ghosts), ("reduce_scatter", ghosts))
+        gather: Exchange = ("all_gather", ghosts)
+        scatter: Exchange = ("reduce_scatter", ghosts)
         buffers = ghosts + k * self.b
-        return self._layer(weights, self.m, self.m, exchanges=exchanges, saved=ghosts, buffers=buffers)
+        return self._layer(
+            weights, self.m, self.m, forward=(gather,), backward=(scatter,), saved=ghosts, buffers=buffers
+        )
 
     def gather(self) -> LayerCost:
         """All-gather of x forward, which backward needs again; reduce-scatter of dx."""
         whole = self.n * self.b
-        exchanges: tuple[Exchange, ...] = (("all_gather", whole), ("reduce_scatter", whole))
+        gather: Exchange = ("all_gather", whole)
+        scatter: Exchange = ("reduce_scatter", whole)
         kept = whole if self.p > 1 else 0
-        return self._layer(self.n * self.m, self.m, self.m, exchanges=exchanges, saved=kept, buffers=kept)
+        return self._layer(
+            self.n * self.m, self.m, self.m, forward=(gather,), backward=(scatter,), saved=kept, buffers=kept
+        )
 
-    def row(self) -> LayerCost:
+    def row(self, by_dtensor: bool = False) -> LayerCost:
         """Shard to full by an all-reduce forward; its bias is replicated."""
         sums: Exchange = ("all_reduce", self.n * self.b)
-        return self._layer(self.n * self.m, reads=self.m, writes=self.n, full=True, exchanges=(sums,))
+        buffers = self._copies(by_dtensor)
+        return self._layer(self.n * self.m, self.m, self.n, full=True, forward=(sums,), buffers=buffers)
 
-    def column(self) -> LayerCost:
+    def column(self, by_dtensor: bool = False) -> LayerCost:
         """Full to shard; backward all-reduces dx."""
         sums: Exchange = ("all_reduce", self.n * self.b)
-        return self._layer(self.n * self.m, reads=self.n, writes=self.m, exchanges=(sums,))
+        return self._layer(
+            self.n * self.m, self.n, self.m, backward=(sums,), buffers=self._copies(by_dtensor)
+        )
 
-    def row_scatter(self) -> LayerCost:
-        """Shard to shard by a reduce-scatter forward; backward all-gathers the gradient of z."""
+    def row_scatter(self, by_dtensor: bool = False) -> LayerCost:
+        """Shard to shard by a reduce-scatter forward; backward all-gathers the gradient of z.
+
+        With DTensor every rank holds the whole bias instead of its own part.
+        """
         whole = self.n * self.b
-        exchanges: tuple[Exchange, ...] = (("reduce_scatter", whole), ("all_gather", whole))
-        buffers = whole if self.p > 1 else 0
-        return self._layer(self.n * self.m, self.m, self.m, exchanges=exchanges, buffers=buffers)
+        scatter: Exchange = ("reduce_scatter", whole)
+        gather: Exchange = ("all_gather", whole)
+        buffers = self._copies(by_dtensor) or (whole if self.p > 1 else 0)
+        cost = self._layer(
+            self.n * self.m, self.m, self.m, forward=(scatter,), backward=(gather,), buffers=buffers
+        )
+        if not (by_dtensor and self.bias and self.p > 1):
+            return cost
+        own = cost.own_parameters - self.m
+        return replace(cost, own_parameters=own, replicated_parameters=self.n)
+
+    def _copies(self, by_dtensor: bool) -> int:
+        """Numbers in the copies that DTensor's collectives make: they return new tensors, and keep the old."""
+        return 3 * self.n * self.b if by_dtensor and self.p > 1 else 0
 
     def low_rank(self, r: int) -> LayerCost:
         """An all-reduce of the r inner values in each direction."""
         inner = r * self.b
-        exchanges: tuple[Exchange, ...] = (("all_reduce", inner), ("all_reduce", inner))
-        return self._layer(2 * r * self.m, self.m, self.m, exchanges=exchanges, saved=inner, buffers=inner)
+        sums: Exchange = ("all_reduce", inner)
+        return self._layer(
+            2 * r * self.m, self.m, self.m, forward=(sums,), backward=(sums,), saved=inner, buffers=inner
+        )
 
     def _layer(
         self,
@@ -178,7 +215,8 @@ class _Layers:
         writes: int,
         *,
         full: bool = False,
-        exchanges: tuple[Exchange, ...] = (),
+        forward: tuple[Exchange, ...] = (),
+        backward: tuple[Exchange, ...] = (),
         saved: int = 0,
         buffers: int = 0,
     ) -> LayerCost:
@@ -190,11 +228,11 @@ class _Layers:
             replicated_parameters=replicated,
             forward_flops=2 * self.b * weights,
             backward_flops=4 * self.b * weights,
-            exchanges=exchanges if self.p > 1 else (),
+            forward_exchanges=forward if self.p > 1 else (),
+            backward_exchanges=backward if self.p > 1 else (),
             saved_elements=saved,
             output_elements=writes * self.b,
             # Of the output two gradients, before and after the activation; of the weights the new one,
-            # before it is
-            # added to the old.
+            # before it is added to the old.
             transient_elements=(reads + 2 * writes) * self.b + weights + buffers,
         )

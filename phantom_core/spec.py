@@ -188,6 +188,13 @@ class ModelSpec(SpecModel):
     """Whether layers have a bias."""
     dtype: Dtype = "float32"
     """Number format of weights and activations."""
+    tf32: bool = False
+    """Whether float32 matrix products may round their inputs to TF32 (10 bits) on GPUs that have it."""
+
+    @property
+    def number_format(self) -> str:
+        """What arms must share to be comparable: `tf32` for float32 with TF32 products, else the dtype."""
+        return "tf32" if self.tf32 else self.dtype
 
 
 class ModelOverrides(SpecModel):
@@ -203,6 +210,8 @@ class ModelOverrides(SpecModel):
     """Whether layers have a bias."""
     dtype: Dtype | None = None
     """Number format of weights and activations."""
+    tf32: bool | None = None
+    """Whether float32 matrix products may round their inputs to TF32."""
 
 
 class HardLimits(SpecModel):
@@ -279,6 +288,8 @@ class TrainingSpec(SpecModel):
     """Decoupled weight decay (adamw), or L2 (sgd)."""
     schedule: Schedule = Schedule()
     """Learning rate over steps."""
+    activation_checkpointing: bool = False
+    """Whether backward computes the hidden layers' activations anew, pair by pair, instead of keeping them."""
     stop: StopRule
     """When a run ends."""
     evaluation_interval: Whole = Field(100, ge=1, le=1_000_000_000)
@@ -300,6 +311,8 @@ class TrainingOverrides(SpecModel):
     """Weight decay."""
     schedule: Schedule | None = None
     """Learning rate over steps."""
+    activation_checkpointing: bool | None = None
+    """Whether backward computes the hidden layers' activations anew."""
 
 
 class ArmBase(SpecModel):
@@ -329,6 +342,19 @@ class TensorArm(ArmBase):
     strategy: Literal["tensor"] = "tensor"
     form: Literal["gather", "column_row"] = "column_row"
     """`gather`: all-gather before every layer (the phantom paper's baseline); `column_row`: as Megatron."""
+    implementation: Literal["native", "dtensor"] = "native"
+    """`native`: Ghostwatt's layers; `dtensor`: PyTorch's own `parallelize_module`, an outside peer."""
+    compiled: bool = False
+    """Whether `torch.compile` compiles the hidden layers of a `dtensor` arm."""
+
+    @model_validator(mode="after")
+    def _compiled_is_dtensors(self) -> Self:
+        if self.compiled and self.implementation != "dtensor":
+            raise ValueError(
+                f"compiled = true goes with implementation = dtensor, not {self.implementation}, whose step is "
+                "captured in a CUDA graph as it is; remove it, or set implementation: dtensor"
+            )
+        return self
 
 
 class PhantomArm(ArmBase):

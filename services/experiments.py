@@ -239,7 +239,7 @@ def _arm_row(identifier: str, position: int, planned: PlannedArm, cost: ArmCostV
         "width": planned.model.width,
         "depth": planned.model.depth,
         "ghosts": planned.arm.ghosts if isinstance(planned.arm, PhantomArm) else None,
-        "dtype": planned.model.dtype,
+        "dtype": planned.model.number_format,
         "settings": planned.model_dump(mode="json"),
         "control_of": list(planned.control_of),
         "cost": cost.model_dump(mode="json"),

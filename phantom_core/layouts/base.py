@@ -7,7 +7,7 @@ output live: as this rank's `shard` (b, features / p), or as the `full` (b, feat
 """
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -48,7 +48,7 @@ class SplitLinear(nn.Module, ABC):
         RanksDisagreeError: Ranks were given different arguments.
     """
 
-    input_placement: ClassVar[Placement] = "shard"
+    input_placement: Placement = "shard"
     """Whether the layer wants its input as this rank's shard or in full."""
     output_placement: Placement = "shard"
     """Whether it returns this rank's shard or the full output."""
@@ -63,7 +63,7 @@ class SplitLinear(nn.Module, ABC):
         group: Group,
         device: torch.device | str | None,
         dtype: torch.dtype | None,
-        **settings: int,
+        **settings: int | str,
     ) -> None:
         super().__init__()
         self.in_features = in_features

@@ -2,8 +2,11 @@
 
 import contextlib
 import functools
+from collections.abc import Iterator
 
 import torch
+
+from phantom_core.training.precision import float32_products
 
 
 class WorkDevice:
@@ -11,9 +14,11 @@ class WorkDevice:
 
     Args:
         device: A CUDA device, or the CPU.
+        tf32: Whether float32 matrix products may use TF32, on devices that have it.
     """
 
-    def __init__(self, device: torch.device | str) -> None:
+    def __init__(self, device: torch.device | str, tf32: bool = False) -> None:
+        self._tf32 = tf32
         self.device = _numbered(torch.device(device))
         self.stream = _work_stream(self.device) if self.device.type == "cuda" else None
         """Where a CUDA device's work is enqueued; None on the CPU."""
@@ -22,9 +27,12 @@ class WorkDevice:
             torch.cuda.reset_peak_memory_stats(self.device)
             self._bytes_before = torch.cuda.memory_allocated(self.device)
 
-    def working(self) -> contextlib.AbstractContextManager[object]:
-        """Enqueues what is done inside on the device's stream."""
-        return contextlib.nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """Enqueues what is done inside on the device's stream, with matrix products as precise as was asked."""
+        stream = contextlib.nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
+        with float32_products(self._tf32), stream:
+            yield
 
     def synchronize(self) -> None:
         """Waits until all work is done."""

@@ -12,6 +12,7 @@ from torch import nn
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
+from phantom_core.layouts.local_part import local_part
 from phantom_core.spec import TrainingSpec
 
 ADAM_BETAS = (0.9, 0.999)
@@ -61,9 +62,7 @@ class WeightUpdate:
         else:
             self._adamw(slots)
         if rounded:
-            torch._foreach_copy_(
-                [slot.weight.detach() for slot in rounded], [slot.master for slot in rounded]
-            )
+            torch._foreach_copy_([slot.own for slot in rounded], [slot.master for slot in rounded])
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """What steps change and later steps depend on: weights, masters and state, by stable names."""
@@ -138,22 +137,28 @@ class _Slot:
 
     def __init__(self, weight: nn.Parameter, training: TrainingSpec) -> None:
         self.weight = weight
+        self.own = local_part(weight)
+        """The weight's numbers on this rank, in place: updates need no DTensor arithmetic."""
         self.rounded = weight.dtype == torch.bfloat16
-        self.master = weight.detach().float() if self.rounded else weight.detach()
+        self.master = self.own.float() if self.rounded else self.own
         self._master_gradient = torch.empty_like(self.master) if self.rounded else None
         self.state: dict[str, torch.Tensor] = {}
         if training.optimizer == "adamw":
             self.state["first_moment"] = torch.zeros_like(self.master)
             self.state["second_moment"] = torch.zeros_like(self.master)
-            self.state["steps"] = torch.zeros((), dtype=torch.float32, device=weight.device)
+            self.state["steps"] = torch.zeros((), dtype=torch.float32, device=self.own.device)
         elif training.momentum:
             self.state["momentum"] = torch.zeros_like(self.master)
 
     @property
     def weight_gradient(self) -> torch.Tensor:
         """What the backward pass left."""
-        assert self.weight.grad is not None, "only weights that have a gradient are updated"
-        return self.weight.grad
+        gradient = self.weight.grad
+        assert gradient is not None, "only weights that have a gradient are updated"
+        # A DTensor's gradient may be a sum yet to be made; its local part would be one rank's term.
+        placed = getattr(self.weight, "placements", None), getattr(gradient, "placements", None)
+        assert placed[0] == placed[1], f"the gradient lies as {placed[1]}, its weight as {placed[0]}"
+        return local_part(gradient)
 
     @property
     def gradient(self) -> torch.Tensor:
@@ -163,4 +168,4 @@ class _Slot:
     def tensors(self) -> dict[str, torch.Tensor]:
         """Weight, master and state."""
         own = {"master": self.master} if self.rounded else {}
-        return {"weight": self.weight.detach()} | own | self.state
+        return {"weight": self.own} | own | self.state

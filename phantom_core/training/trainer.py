@@ -73,7 +73,7 @@ class Trainer:
         update: Callable[..., WeightUpdate] = WeightUpdate,
     ) -> None:
         order = RowOrder(len(dataset.train_features), planned.training.batch_size, seed)
-        self._work = WorkDevice(device)
+        self._work = WorkDevice(device, planned.model.tf32)
         self._shape = dataset.shape
         self._evaluation_rows = max(order.batch_size, _LEAST_EVALUATION_ROWS)
         self._graph_allowed = graph
@@ -248,7 +248,7 @@ class Trainer:
         tables = self._open.tables
         for number in range(steps):
             tables.start()
-            with self._ranks.counting() as traffic:
+            with self._open.model.counting() as traffic:
                 self._enqueue_step()
             tables.advance()
             if number == 0:

@@ -145,7 +145,7 @@ class FindingView(VerdictView):
     ghosts: int | None
     """Ghosts per rank, k; None unless phantom."""
     dtype: str
-    """Number format."""
+    """Number format; `tf32` is float32 whose matrix products may use TF32."""
     baseline: str
     """Arm that it was compared with."""
     is_primary: bool

@@ -26,7 +26,7 @@ class ArmView(View):
     ghosts: int | None
     """Ghosts per rank, k; None unless phantom."""
     dtype: str
-    """Number format."""
+    """Number format; `tf32` is float32 whose matrix products may use TF32."""
     control_of: tuple[str, ...]
     """Phantom arms that it was added for; empty for the user's own arms."""
     is_baseline: bool

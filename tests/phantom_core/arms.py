@@ -44,6 +44,14 @@ def every_arm(p: int, ghosts: int = 2, rank: int = 5) -> list[Arm]:
     return [*arms, DenseArm(name="dense")] if p == 1 else arms
 
 
+def dtensor_arms(p: int) -> list[Arm]:
+    """PyTorch's tensor parallelism in both forms."""
+    return [
+        TensorArm(name="dtensor_gather", world_size=p, form="gather", implementation="dtensor"),
+        TensorArm(name="dtensor_column_row", world_size=p, implementation="dtensor"),
+    ]
+
+
 def planned(arm: Arm, **changes: Any) -> tuple[PlannedArm, TaskShape]:
     """An arm, resolved in a small experiment, and the experiment's task shape."""
     spec = experiment(arm, **changes)

@@ -9,11 +9,12 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import flop_registry
 
 from phantom_core.collectives import Traffic
 from phantom_core.cost import ArmCost, arm_cost
 from phantom_core.ffn import FFN, build_ffn
+from phantom_core.layouts.local_part import local_part
 from phantom_core.spec import Arm, FeaturePlacement
 from phantom_core.training.optimizers import WeightUpdate
 from tests.phantom_core.arms import planned
@@ -46,16 +47,35 @@ class LiveMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _see(self, leaves: Iterable[object]) -> None:
         for leaf in leaves:
-            if isinstance(leaf, torch.Tensor):
+            if isinstance(leaf, torch.Tensor) and not hasattr(leaf, "to_local"):  # whose local part counts
                 storage = StorageWeakRef(leaf.untyped_storage())  # type: ignore[no-untyped-call]
                 self._live.setdefault(storage.cdata, (storage, leaf.untyped_storage().nbytes()))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(hasattr(kind, "to_local") for kind in types):
+            return NotImplemented  # what a DTensor does here is seen when it does it
         out = func(*args, **(kwargs or {}))
         self._see(tree_iter((args, kwargs, out)))
         alive = {key for key, (storage, _) in self._live.items() if not storage.expired()}  # type: ignore[no-untyped-call]
         self._live = {key: self._live[key] for key in alive}
         self.peak_bytes = max(self.peak_bytes, sum(size for _, size in self._live.values()))
+        return out
+
+
+class LocalFlops(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """FLOPs of matrix products on this rank by torch's own formulas; DTensors count as what they run here."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.total = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(hasattr(kind, "to_local") for kind in types):
+            return NotImplemented
+        out = func(*args, **(kwargs or {}))
+        formula = flop_registry.get(func._overloadpacket)
+        if formula is not None:
+            self.total += formula(*args, **(kwargs or {}), out_val=out)
         return out
 
 
@@ -74,9 +94,9 @@ def count(arm: Arm, placement: FeaturePlacement, p: int, **changes: Any) -> Coun
         update.step()
 
     step()  # so that gradients exist, as in a captured step; new ones are added to them
-    with FlopCounterMode(display=False) as forward, torch.no_grad():
+    with LocalFlops() as forward, torch.no_grad():
         ffn(features)
-    with ffn.communicator.counting() as traffic, FlopCounterMode(display=False) as whole:
+    with ffn.counting() as traffic, LocalFlops() as whole:
         step()
     memory = None
     if plan.model.depth > 2:  # smaller networks say nothing about memory that counts
@@ -86,9 +106,9 @@ def count(arm: Arm, placement: FeaturePlacement, p: int, **changes: Any) -> Coun
         arm=arm.name,
         cost=cost,
         parameters=ffn.parameter_count(),
-        parameters_here=sum(parameter.numel() for parameter in ffn.parameters()),
-        forward_flops=forward.get_total_flops(),
-        step_flops=whole.get_total_flops(),
+        parameters_here=sum(local_part(parameter).numel() for parameter in ffn.parameters()),
+        forward_flops=forward.total,
+        step_flops=whole.total,
         traffic=traffic,
         peak_bytes=memory.peak_bytes if memory is not None else None,
     )

@@ -172,6 +172,22 @@ def test_settings_without_effect_are_a_warning() -> None:
     assert not problems(own, stop=StopAtTargetLoss(target_loss=0.1))
 
 
+def test_tf32_is_for_float32_on_gpus() -> None:
+    tensor = TensorArm(name="t", world_size=2)
+    assert problems(tensor, tf32=True, capacity=AMPLE) == []
+    on_cpus = one(tensor, tf32=True, capacity=Capacity(cpus=8, gpus=0))
+    assert about(on_cpus) == ("model.tf32", True, None, "warning")
+    assert "changes nothing on CPUs" in on_cpus.message
+    for dtype in ("bfloat16", "float64"):
+        other = one(tensor, tf32=True, dtype=dtype)
+        assert about(other) == ("model.tf32", True, "float32", "error")
+        assert f"arm 't' computes in {dtype}" in other.message
+    its_own = TensorArm(name="t", world_size=2, model=ModelOverrides(tf32=True))
+    assert one(its_own, dtype="float64").field == "arms.0.model.tf32"
+    excepted = TensorArm(name="b", world_size=2, model=ModelOverrides(tf32=False, dtype="float64"))
+    assert problems(tensor, excepted, tf32=True) == []
+
+
 def test_what_weakens_a_verdict_is_a_warning() -> None:
     arms = [DenseArm(name="d"), TensorArm(name="t")]
     few = one(*arms, measurement=MeasurementSpec(rounds=2))

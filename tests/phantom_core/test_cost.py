@@ -20,7 +20,7 @@ from phantom_core.layer_costs import bytes_sent
 from phantom_core.spec import BlockDiagonalArm, LowRankArm, PhantomArm, TensorArm
 from phantom_core.task_shapes import TaskShape
 from tests.distributed import run_ranks
-from tests.phantom_core.arms import every_arm, planned
+from tests.phantom_core.arms import dtensor_arms, every_arm, planned
 from tests.phantom_core.counting import Counted, count
 
 CONDITIONS: list[dict[str, Any]] = [
@@ -35,12 +35,30 @@ CONDITIONS: list[dict[str, Any]] = [
         "optimizer": "sgd",
         "momentum": 0.9,
     },
+    {
+        "depth": 5,
+        "placement": "split",
+        "width": 96,
+        "batch_size": 512,
+        "activation": "gelu",
+        "activation_checkpointing": True,
+    },
+    {
+        "depth": 6,
+        "placement": "whole",
+        "width": 96,
+        "batch_size": 512,
+        "dtype": "float64",
+        "optimizer": "sgd",
+        "activation_checkpointing": True,
+    },
 ]
 
 
 def count_all(p: int) -> list[Counted]:
     """Runs on every rank."""
-    return [count(arm, p=p, **condition) for condition in CONDITIONS for arm in every_arm(p)]
+    arms = every_arm(p) + dtensor_arms(p)
+    return [count(arm, p=p, **condition) for condition in CONDITIONS for arm in arms]
 
 
 @pytest.fixture(scope="module", params=[1, 2, 3])

@@ -16,9 +16,11 @@ from phantom_core.spec import (
     ExperimentSpec,
     FileTask,
     HardLimits,
+    ModelSpec,
     PhantomArm,
     SpecModel,
     TeacherTask,
+    TensorArm,
     TrainingSpec,
     load_spec,
 )
@@ -320,3 +322,15 @@ def test_a_phantom_arm_needs_its_ghosts() -> None:
 def test_reading_a_spec_loads_no_torch() -> None:
     code = "import sys, phantom_core.spec, phantom_core.plan; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_only_dtensor_arms_are_compiled() -> None:
+    assert TensorArm(name="t", implementation="dtensor", compiled=True).compiled
+    with pytest.raises(ValueError, match="compiled = true goes with implementation = dtensor, not native"):
+        TensorArm(name="t", compiled=True)
+
+
+def test_tf32_makes_another_number_format() -> None:
+    assert ModelSpec(width=8).number_format == "float32"
+    assert ModelSpec(width=8, tf32=True).number_format == "tf32"
+    assert ModelSpec(width=8, dtype="bfloat16").number_format == "bfloat16"

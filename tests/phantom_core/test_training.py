@@ -26,6 +26,7 @@ from phantom_core.tasks import Dataset, load_task
 from phantom_core.training import BatchSizeError, RowOrder, Trainer, learning_rate, schedule_factor
 from phantom_core.training.losses import loss_of
 from phantom_core.training.optimizers import WeightUpdate
+from phantom_core.training.precision import float32_products
 
 TEACHER = TeacherTask(
     features=12,
@@ -415,3 +416,33 @@ def test_a_closed_trainer_frees_its_model_and_may_be_closed_again(teacher: Datas
     trainer.close()
     with pytest.raises(AssertionError, match="closed"):
         trainer.run(1)
+
+
+def test_a_model_s_precision_is_set_while_it_works_and_given_back_afterwards() -> None:
+    matmul = torch.backends.cuda.matmul
+    seen: list[str] = []
+
+    class Peeking(FFN):
+        def forward(self, features: torch.Tensor) -> torch.Tensor:
+            seen.append(matmul.fp32_precision)
+            return super().forward(features)
+
+    def build(*args: Any) -> FFN:
+        model = build_ffn(*args)
+        model.__class__ = Peeking
+        return model
+
+    before = matmul.fp32_precision
+    for tf32, expected in ((True, "tf32"), (False, "ieee")):
+        planned = plan()
+        planned = planned.model_copy(update={"model": planned.model.model_copy(update={"tf32": tf32})})
+        with Trainer(planned, load_task(TEACHER), build=build) as trainer:
+            assert matmul.fp32_precision == before
+            trainer.run(1)
+            assert matmul.fp32_precision == before
+            trainer.evaluate()
+        assert set(seen) == {expected}
+        seen.clear()
+    with pytest.raises(ZeroDivisionError), float32_products(True):
+        _ = 1 / 0
+    assert matmul.fp32_precision == before

@@ -256,3 +256,21 @@ def test_an_arm_smaller_than_the_worker_group_trains_in_a_subgroup_of_it(phantom
     idle, *busy = run_ranks(3, in_a_subgroup)
     assert idle is None
     assert busy == [runs.cold for runs in phantom]
+
+
+def kept_and_computed_anew() -> list[tuple[str, list[float], list[float]]]:
+    told = []
+    for name, arm in arms(2).items():
+        runs = [
+            losses_and_evaluation(plan(arm, "float32", activation_checkpointing=anew))
+            for anew in (False, True)
+        ]
+        told.append((name, runs[0], runs[1]))
+    return told
+
+
+def test_activations_computed_anew_give_the_same_losses_to_the_bit() -> None:
+    for rank in run_ranks(2, kept_and_computed_anew):
+        for name, kept, anew in rank:
+            assert kept == anew, name
+            assert kept[-1] < kept[0], name
