@@ -14,6 +14,8 @@ class Flag(StrEnum):
 
     SHORT_WINDOW_REFUSED = "short_window_refused"
     SHORT_WINDOW = "short_window"
+    IMPRECISE = "imprecise"
+    FROM_STEADY = "from_steady"
     COUNTER_RESET = "counter_reset"
     METHOD_CHANGED = "method_changed"
     ENERGY_UNKNOWN = "energy_unknown"
@@ -52,6 +54,14 @@ FLAGS: dict[Flag, FlagMeaning] = {
     ),
     Flag.SHORT_WINDOW: FlagMeaning(
         "The windows last less than 10 s: a counter's edges alone can be some per cent of the figure.", False
+    ),
+    Flag.IMPRECISE: FlagMeaning(
+        "The bound on the meter's reading error is wider than `measurement.energy_precision` asks for.", False
+    ),
+    Flag.FROM_STEADY: FlagMeaning(
+        "Energy to the target is its steps times the steady window's joules per step: training was cut by "
+        "evaluations into windows too short for the meter.",
+        False,
     ),
     Flag.COUNTER_RESET: FlagMeaning(
         "The energy counter started over inside a window (driver reloaded, board reset, or wrapped unseen).",

@@ -424,6 +424,9 @@ class MeasurementSpec(SpecModel):
     """Steps before the first window, on weights that are restored afterwards."""
     minimum_window_s: Number = Field(2.0, ge=0, le=3_600)
     """A run whose training windows together are shorter gets steps in a `steady` window, for J per step."""
+    energy_precision: Number = Field(0.05, gt=0, lt=1)
+    """Wished bound (±) on the meter's reading error of joules per step, as a share; a run whose training windows
+    give a wider one gets steps in a `steady` window that is long enough for it."""
     idle_baseline_s: Number = Field(2.0, ge=0, le=3_600)
     """Seconds of idle power measured before the first round and after the last; 0 measures none."""
     sample_rate_hz: Number = Field(10.0, gt=0, le=50)

@@ -36,6 +36,8 @@ STEADY_MARGIN = 1.1
 """A steady window is aimed this much above its minimum, since the step time is only known roughly."""
 MOST_STEADY_WINDOWS = 3
 """Tries to make one long enough; their steps and energies are added up."""
+LONGEST_STEADY_S = 600.0
+"""No steady window is aimed at more, whatever precision was asked for."""
 
 
 @dataclass(frozen=True)
@@ -162,11 +164,17 @@ class ArmRun:
 
         None if it is unknown, not positive, or of windows too short for a verdict.
         """
-        if self._planned.training.stop.kind == "target_loss":
-            rests_on, figure_mj = self._state.spent, self._state.energy_mj if self._reached else None
-        else:
-            rests_on = self._steady if self._steady.steps else self._state.spent
+        training, steady = self._state.spent, self._steady
+        if self._planned.training.stop.kind != "target_loss":
+            rests_on = steady if steady.steps else training
             figure_mj = rests_on.per_step_mj
+        elif not self._reached:
+            return None
+        elif training.energy_mj is None and steady.per_step_mj is not None:
+            # As the service does: training's own windows were too short for the meter.
+            rests_on, figure_mj = steady, steady.per_step_mj * self._state.step
+        else:
+            rests_on, figure_mj = training, training.energy_mj
         refused = blocking(window_flags(rests_on.seconds))
         return None if refused or figure_mj is None or not figure_mj > 0 else figure_mj
 
@@ -256,26 +264,38 @@ class ArmRun:
         self._emit_once(Metrics(points=points))
 
     def _hold_steady(self) -> None:
-        """Adds steps in a window of their own where training can't tell joules per step.
+        """Adds steps in windows of their own where training can't tell joules per step well enough.
 
-        That is so where it was too short altogether, or cut by evaluations into windows too short for the meter.
+        That is so where it was too short, or cut by evaluations into windows too short for the meter.
         """
-        state, minimum_s = self._state, self._measurement.minimum_window_s
-        if state.step == 0 or (state.training_s >= minimum_s and state.energy_mj is not None):
+        state, mine = self._state, Spent(self._reads_meter)
+        if state.step == 0:
             return
-        step_s, mine = state.training_s / state.step, Spent(self._reads_meter)
+        step_s = state.training_s / state.step
         for _ in range(MOST_STEADY_WINDOWS):
-            steps = math.ceil(STEADY_MARGIN * minimum_s / max(step_s, 1e-6))
+            wanted_s = min(self._more_steady_s(), LONGEST_STEADY_S)
+            if wanted_s <= 0:
+                return
+            steps = math.ceil(STEADY_MARGIN * wanted_s / max(step_s, 1e-6))
             with self._clock.window("steady") as window:
                 window.steps = steps
                 window.samples = steps * self._planned.training.batch_size
                 self._ready.run(steps)
             mine = mine.and_window(window)
             self._steady = Spent.by_all(self._team.gather(mine))
-            duration_s = self._team.from_first(window.duration_s or 0.0)
-            if duration_s >= minimum_s:
-                return
-            step_s = duration_s / steps  # the machine was slower while training, or the clocks have risen
+            # The machine was slower while training, or the clocks have risen.
+            step_s = self._steady.seconds / self._steady.steps
+
+    def _more_steady_s(self) -> float:
+        """Seconds that the next steady window is to last; 0 if joules per step are known well enough."""
+        minimum_s, precision = self._measurement.minimum_window_s, self._measurement.energy_precision
+        training, steady = self._state.spent, self._steady
+        if steady.windows:
+            return max(minimum_s - steady.seconds, steady.missing_s(precision))
+        missing_s = training.missing_s(precision, anew=True)
+        if training.seconds >= minimum_s and training.energy_mj is not None and not missing_s:
+            return 0.0
+        return max(minimum_s, missing_s)
 
     def _finished(
         self,

@@ -28,6 +28,8 @@ class OpenWindow:
     """Millijoules of this rank's device; None until closed, if unknown, and on ranks that read no device."""
     uncertainty_mj: float | None = field(default=None, init=False)
     """Bound on its reading error; None where the energy is, and where the meter knows none."""
+    is_estimate: bool = field(default=False, init=False)
+    """Whether no meter read it, so that no longer window would be more precise."""
 
 
 class WindowClock:
@@ -128,6 +130,7 @@ class WindowClock:
             return
         energy = window_energy(start_reading, end_reading, [start_power_mw, self._power_mw()])
         inside.energy_mj, inside.uncertainty_mj = energy.energy_mj, energy.uncertainty_mj
+        inside.is_estimate = energy.method == "estimate"
         device = self._meter.device
         self._emit(
             Window(

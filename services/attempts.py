@@ -187,7 +187,7 @@ def _close_attempt(
             attempt.outcome = RunState.FAILED if began else RunState.CANCELLED
             attempt.reason, attempt.message = reason or Reason.WORKER_LOST, message
             attempt.finished_at = moment
-            summaries.spent(session, attempt, run)
+            summaries.cut_off(session, experiment, attempt, run)
         if run.state == RunState.RUNNING:
             move_run(session, run, RunState.QUEUED, reason=reason, message=message, at=moment)
     session.flush()

@@ -116,6 +116,7 @@ def _compute(
         rounds=len({run.round for run in runs if run.state != RunState.SKIPPED}),
         seed=derived_seed(measurement.seed, "bootstrap"),
         precision=measurement.precision if precision is None else precision,
+        energy_precision=measurement.energy_precision,
         level=SEQUENTIAL_LEVEL if measurement.rounds == "auto" else LEVEL,
     )
     return ComparisonView(

@@ -125,6 +125,7 @@ def _work_out(session: Session, experiment: Experiment, touched: Touched) -> Non
     attempts = touched.attempts | {
         (window.run_key, window.attempt) for window in near if window.run_key is not None
     }
+    attempts |= _cut_off_in(session, experiment, touched)
     if not attempts and not touched.baseline:
         return
     ended = [
@@ -135,11 +136,30 @@ def _work_out(session: Session, experiment: Experiment, touched: Touched) -> Non
     new_ends = [attempt for attempt, _ in ended if (attempt.run_key, attempt.attempt) in touched.ends]
     look(session, experiment, [*near, *windows_of(session, new_ends)])
     for attempt, run in ended:
-        summaries.spent(session, attempt, run)
+        summaries.spent(session, experiment, attempt, run)
         if attempt.attempt == run.attempt:
             summaries.summarise(session, experiment, run)
         experiment.compared_at = None
     session.flush()
+
+
+def _cut_off_in(session: Session, experiment: Experiment, touched: Touched) -> set[tuple[int, int]]:
+    """Attempts that were cut off in the jobs of which samples came: those tell what they used last."""
+    jobs = {span.experiment_attempt for span in touched.spans}
+    if not jobs:
+        return set()
+    found = session.execute(
+        select(Attempt.run_key, Attempt.attempt)
+        .join(Run, Run.key == Attempt.run_key)
+        .where(
+            Run.experiment_id == experiment.id,
+            Attempt.experiment_attempt.in_(jobs),
+            Attempt.outcome.is_not(None),
+            Attempt.finish.is_(None),
+            Attempt.started_at.is_not(None),
+        )
+    )
+    return {(row.run_key, row.attempt) for row in found}
 
 
 def _ended(experiment: Experiment, touched: Touched, attempts: set[tuple[int, int]]) -> Select[Attempt, Run]:

@@ -17,7 +17,7 @@ class Kind(Enum):
     LOSS = auto()
 
 
-_SHORT = frozenset({Flag.SHORT_WINDOW, Flag.SHORT_WINDOW_REFUSED})
+_JUDGED_ANEW = frozenset({Flag.SHORT_WINDOW, Flag.SHORT_WINDOW_REFUSED, Flag.IMPRECISE})
 _TIME = frozenset({Flag.BOARD_SHARED, Flag.THROTTLED, Flag.POWER_CAPPED, Flag.GRAPH_FALLBACK})
 """Flags of a run that concern how long it took; those of a pair are raised where it is made."""
 
@@ -38,22 +38,35 @@ class Metric:
     def minds(self, flag: str) -> bool:
         """Whether a run's flag says something about this metric.
 
-        Whether windows are too short is judged anew for each metric by those that it rests on, and an energy
-        is unknown where its own value is missing, not where another's is.
+        Whether windows are too short or their bound too wide is judged anew for each metric by those that it
+        rests on, and an energy is unknown where its own value is missing, not where another's is.
         """
         if self.kind is Kind.LOSS:
             return False
         if self.kind is Kind.TIME:
             return flag in _TIME
-        return flag not in _SHORT and flag != Flag.ENERGY_UNKNOWN
+        if flag == Flag.FROM_STEADY:
+            return self.of_target
+        return flag not in _JUDGED_ANEW and flag != Flag.ENERGY_UNKNOWN
 
     def window_s(self, run: Run) -> float | None:
         """Seconds of the windows that the metric rests on; None if unknown."""
         if self.of_target:
-            return run.seconds_to_target
+            return run.steady_s if Flag.FROM_STEADY in (run.flags or ()) else run.seconds_to_target
         if self.name in {"energy_per_step_mj", "energy_per_sample_mj"} and run.steady_s is not None:
             return run.steady_s
         return run.training_s
+
+    def bound(self, run: Run) -> float | None:
+        """Bound on the reading error as a share of the energies that it rests on; None if unknown, or estimated."""
+        if self.kind is not Kind.ENERGY or Flag.ESTIMATED in (run.flags or ()):
+            return None
+        per_step = self.name in {"energy_per_step_mj", "energy_per_sample_mj"}
+        if per_step or (self.of_target and Flag.FROM_STEADY in (run.flags or ())):
+            bound_mj, energy_mj = run.energy_per_step_uncertainty_mj, run.energy_per_step_mj
+        else:
+            bound_mj, energy_mj = run.energy_training_uncertainty_mj, run.energy_training_mj
+        return bound_mj / energy_mj if bound_mj is not None and energy_mj else None
 
     def sound_figure(self, run: Run) -> float | None:
         """The run's value, if it can be half of a pair: of a run that succeeded, positive, and unblocked."""

@@ -233,7 +233,7 @@ def _end_runs(
     for attempt, run in unfinished:
         attempt.outcome, attempt.reason, attempt.message = run.state, reason, message
         attempt.finished_at = moment
-        summaries.spent(session, attempt, run)
+        summaries.cut_off(session, experiment, attempt, run)
     job = session.get(ExperimentAttempt, (experiment.id, experiment.attempt))
     if job is not None:
         job.ended_at = moment

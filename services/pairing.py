@@ -102,6 +102,8 @@ class Asked:
     """Of the bootstrap."""
     precision: float
     """Wished half-width of an interval, as a share of its ratio."""
+    energy_precision: float
+    """Wished bound on the reading error of an energy, as a share of it."""
     level: float
     """Level at which intervals are made (`intervals.SEQUENTIAL_LEVEL` where one decided when to stop)."""
 
@@ -110,7 +112,7 @@ def compare_arm(arm: ArmRuns, baseline: ArmRuns, asked: Asked) -> ArmComparison:
     """One arm against the baseline in every metric that the experiment has."""
     has_target = asked.primary == "energy_to_target_mj"
     metrics = [metric for metric in METRICS if has_target or not metric.of_target]
-    pairs = {metric.name: _pair(metric, arm, baseline) for metric in metrics}
+    pairs = {metric.name: _pair(metric, arm, baseline, asked) for metric in metrics}
     intervals = _intervals(pairs, asked)
     loss_differs = not has_target and _differs(intervals.get("final_evaluation_loss"))
     compared = []
@@ -128,7 +130,7 @@ def compare_arm(arm: ArmRuns, baseline: ArmRuns, asked: Asked) -> ArmComparison:
     )
 
 
-def _pair(metric: Metric, arm: ArmRuns, baseline: ArmRuns) -> Pairs:
+def _pair(metric: Metric, arm: ArmRuns, baseline: ArmRuns, asked: Asked) -> Pairs:
     rounds, ours, theirs = [], [], []
     excluded: list[ExcludedRound] = []
     flags: set[str] = set()
@@ -141,6 +143,8 @@ def _pair(metric: Metric, arm: ArmRuns, baseline: ArmRuns) -> Pairs:
             or _without(metric, b.run, baseline.arm.name)
         )
         raised = _flags(metric, a, b, arm.arm, baseline.arm)
+        if any((metric.bound(side.run) or 0.0) > asked.energy_precision for side in (a, b)):
+            raised.add(Flag.IMPRECISE)
         stops = blocking(raised)
         if reason is None and stops:
             reason = "; ".join(f"{flag.value}: {FLAGS[flag].meaning}" for flag in stops)

@@ -97,6 +97,10 @@ class Attempt(Base):
     reason: Mapped[str | None] = mapped_column(String(64))
     message: Mapped[str | None] = mapped_column(Text)
     energy_mj: Mapped[float | None]
-    """All windows of this attempt over the arm's boards; None if unknown."""
+    """All whole windows of this attempt over the arm's boards; None if unknown."""
+    energy_interrupted_mj: Mapped[float | None]
+    """Where it was cut off: what it used after its last whole window, by sampled power (`interrupted.py`)."""
+    energy_reason: Mapped[str | None] = mapped_column(Text)
+    """Why one of the two is unknown, or what else must be said of them."""
     finish: Mapped[dict[str, Any] | None]
     """What the job reported at the end of this attempt (`phantom_core.protocol.RunFinished`)."""

@@ -6,6 +6,7 @@ order in which events came leaves no trace.
 """
 
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 
 from sqlalchemy import select
@@ -14,8 +15,11 @@ from sqlalchemy.orm import Session
 from phantom_core.flags import Flag
 from phantom_core.meters.windows import methods_disagree, window_flags
 from phantom_core.protocol import RunFinished
+from phantom_core.spec import MeasurementSpec
+from services.interrupted import interrupted_energy, is_cut_off
 from services.tables import Arm, Attempt, Device, Experiment, ExperimentAttempt, Run, Window
-from services.window_sums import Sum, distinct, sum_over, total_energy
+from services.window_samples import look, windows_of
+from services.window_sums import Sum, distinct, energy_or_integral, sum_over, total_energy
 
 LOST_AFTER_S = 2.0
 """Windows at least this long without a single power sample mean that the sampler was gone."""
@@ -54,6 +58,7 @@ def summarise(session: Session, experiment: Experiment, run: Run) -> None:
     run.per_step_phase = "steady" if steady.steps else "training" if training.steps else None
     run.energy_per_step_mj = _ratio(per_step.energy_mj, per_step.steps)
     run.energy_per_step_uncertainty_mj = _ratio(per_step.uncertainty_mj, per_step.steps)
+    from_steady = _energy_from_steady(run, training, steady)
     run.energy_per_sample_mj = _ratio(per_step.energy_mj, per_step.samples)
     run.seconds_per_step = _ratio(per_step.seconds, per_step.steps)
     run.idle_power_mw = idle_power_mw
@@ -69,13 +74,30 @@ def summarise(session: Session, experiment: Experiment, run: Run) -> None:
     run.method, run.scope = per_step.method, per_step.scope
     run.energy_reason = training.reason or per_step.reason
     flags = training.flags | steady.flags | idle_flags | _run_flags(session, run, training, per_step)
-    run.flags = ordered(flags)
+    if _is_imprecise(per_step, MeasurementSpec.model_validate(experiment.spec["measurement"])):
+        flags |= {Flag.IMPRECISE}
+    run.flags = ordered(flags | ({Flag.FROM_STEADY} if from_steady else set()))
 
 
-def spent(session: Session, attempt: Attempt, run: Run) -> None:
+def spent(session: Session, experiment: Experiment, attempt: Attempt, run: Run) -> None:
     """Fills in what one attempt has used so far over the arm's boards, whatever became of it."""
     windows = distinct(_windows(session, run, attempt.attempt))
-    attempt.energy_mj = total_energy([window for window in windows if window.charged])
+    charged = [window for window in windows if window.charged]
+    attempt.energy_mj, attempt.energy_reason = energy_or_integral(charged)
+    attempt.energy_interrupted_mj = None
+    if is_cut_off(attempt):
+        devices = _devices_of_arm(session, run, attempt)
+        attempt.energy_interrupted_mj, said = interrupted_energy(
+            session, run, attempt, charged, devices, experiment.sample_rate_hz
+        )
+        parts = [part for part in (attempt.energy_reason, said) if part]
+        attempt.energy_reason = "; ".join(parts) or None
+
+
+def cut_off(session: Session, experiment: Experiment, attempt: Attempt, run: Run) -> None:
+    """The same for an attempt that has just been given up, of whose windows the samples were not looked at yet."""
+    look(session, experiment, windows_of(session, [attempt]))
+    spent(session, experiment, attempt, run)
 
 
 def ordered(flags: Iterable[str]) -> list[str]:
@@ -139,12 +161,12 @@ def _devices_of_arm(session: Session, run: Run, attempt: Attempt) -> set[int]:
 def _idle_power(
     session: Session, experiment: Experiment, experiment_attempt: int, devices: set[int]
 ) -> tuple[float | None, frozenset[str]]:
-    """Idle power of the boards together before the first round, milliwatts."""
+    """Idle power of the boards together, milliwatts: the mean of before the first round and after the last."""
     windows = distinct(
         session.scalars(
             select(Window).where(
                 Window.experiment_id == experiment.id,
-                Window.phase == "idle_before",
+                Window.phase.in_(["idle_before", "idle_after"]),
                 Window.experiment_attempt == experiment_attempt,
                 Window.device_key.in_(devices),
             )
@@ -153,14 +175,13 @@ def _idle_power(
     flags = frozenset(
         flag for window in windows for flag in window.flags or () if flag == Flag.NOT_IDLE_BASELINE
     )
-    powers = {
-        window.device_key: window.energy_mj / window.duration_s
-        for window in windows
-        if window.energy_mj is not None and window.duration_s > 0
-    }
+    powers: dict[int, list[float]] = {}
+    for window in windows:
+        if window.energy_mj is not None and window.duration_s > 0:
+            powers.setdefault(window.device_key, []).append(window.energy_mj / window.duration_s)
     if not devices or powers.keys() != devices:
         return None, flags
-    return math.fsum(powers.values()), flags
+    return math.fsum(statistics.fmean(each) for each in powers.values()), flags
 
 
 def _run_flags(session: Session, run: Run, training: Sum, per_step: Sum) -> frozenset[str]:
@@ -178,6 +199,27 @@ def _run_flags(session: Session, run: Run, training: Sum, per_step: Sum) -> froz
     if run.step_mode == "eager" and run.step_mode_reason is not None and _on_gpu(session, run):
         flags.add(Flag.GRAPH_FALLBACK)
     return frozenset(flags)
+
+
+def _energy_from_steady(run: Run, training: Sum, steady: Sum) -> bool:
+    """Fills in an energy to the target that training's own windows were too short to tell.
+
+    Returns:
+        Whether it did.
+    """
+    if run.energy_to_target_mj is not None or not run.target_step or training.energy_mj is not None:
+        return False
+    per_step_mj = _ratio(steady.energy_mj, steady.steps)
+    if per_step_mj is None:
+        return False
+    run.energy_to_target_mj = per_step_mj * run.target_step
+    return True
+
+
+def _is_imprecise(per_step: Sum, measurement: MeasurementSpec) -> bool:
+    if not per_step.energy_mj or per_step.uncertainty_mj is None or per_step.method == "estimate":
+        return False
+    return per_step.uncertainty_mj > measurement.energy_precision * per_step.energy_mj
 
 
 def _disagree(total: Sum) -> bool:

@@ -4,6 +4,7 @@ It is worked out when an attempt ends, and after that for each window alone, whe
 arrives, so that neither a long run nor a late block costs more than it brings.
 """
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -99,7 +100,7 @@ def look(session: Session, experiment: Experiment, windows: Sequence[Window]) ->
     spans = _merged(_span(window) for window in windows)
     by_key = {window.key: window for window in windows}
     for span in spans:
-        seen = _Seen.in_span(session, span)
+        seen = Seen.in_span(session, span)
         for window in by_key.values():
             if span.covers(_span(window)):
                 # Ranks don't tell their process ids, which mean nothing outside a container anyway. Ids that
@@ -110,16 +111,21 @@ def look(session: Session, experiment: Experiment, windows: Sequence[Window]) ->
 
 
 @dataclass(frozen=True)
-class _Seen:
+class Seen:
     """Samples and states of one device over one span."""
 
     method: PowerMethod | None
+    """Which power; None without samples."""
     monotonic_s: NDArray[np.float64]
+    """When, on the clock of the device's host."""
     power_mw: NDArray[np.float64]
+    """Milliwatts; NaN where a read failed."""
     states: Sequence[BoardState]
+    """About one a second."""
 
     @classmethod
     def in_span(cls, session: Session, span: Span) -> Self:
+        """What there is of a span and a little around it."""
         rows = session.execute(
             select(PowerSample.method, PowerSample.readings).where(
                 PowerSample.device_key == span.device_key,
@@ -150,19 +156,27 @@ class _Seen:
             states=states,
         )
 
+    def look_back_s(self, rate_hz: float) -> float:
+        """How far back a sample may look, in seconds."""
+        return SENSOR_PERIOD_S if self.method is None else sensor_period_s(self.method, rate_hz)
+
+    def table(self, start_s: float = -math.inf, end_s: float = math.inf) -> NDArray[np.float64]:
+        """Samples between two moments as (n, 2): monotonic seconds, milliwatts."""
+        first, last = np.searchsorted(self.monotonic_s, [start_s, end_s])
+        return np.column_stack((self.monotonic_s[first:last], self.power_mw[first:last]))
+
     def into(self, window: Window, rate_hz: float, own_process_ids: Collection[int]) -> None:
+        """Fills in what was seen during a window."""
         start_s, end_s = window.started_monotonic_s, window.started_monotonic_s + window.duration_s
-        first, last = np.searchsorted(self.monotonic_s, [start_s - MARGIN_S, end_s + MARGIN_S])
-        times, powers = self.monotonic_s[first:last].tolist(), self.power_mw[first:last].tolist()
-        look_back_s = SENSOR_PERIOD_S if self.method is None else sensor_period_s(self.method, rate_hz)
+        samples = self.table(start_s - MARGIN_S, end_s + MARGIN_S)
         integral = integrate_power(
-            zip(times, powers, strict=True), start_s, end_s, rate_hz=rate_hz, sensor_period_s=look_back_s
+            samples, start_s, end_s, rate_hz=rate_hz, sensor_period_s=self.look_back_s(rate_hz)
         )
         window.integral_mj = integral.energy_mj
         window.integral_uncertainty_mj = integral.uncertainty_mj
         window.sample_count = integral.sample_count
         window.largest_gap_s = integral.largest_gap_s
-        flags = set(integral.flags) if times else set()
+        flags = set(integral.flags) if len(samples) else set()
         inside = [state for state in self.states if start_s <= state.monotonic_s <= end_s]
         flags.update(state_flags(inside, own_process_ids))
         window.seen_flags = [flag.value for flag in Flag if flag in flags] or None

@@ -99,6 +99,26 @@ def total_energy(windows: Sequence[Window]) -> float | None:
     return _added(window.energy_mj for window in windows) if windows else None
 
 
+def energy_or_integral(windows: Sequence[Window]) -> tuple[float | None, str | None]:
+    """Millijoules of all the windows, the integral of power standing for those that the meter could not resolve.
+
+    Returns:
+        The sum, None without any window or if one has neither; and what must be said of it.
+    """
+    if not windows:
+        return None, "no whole window was reported"
+    unread = [window for window in windows if window.energy_mj is None]
+    energies = [window.integral_mj if window.energy_mj is None else window.energy_mj for window in windows]
+    unknown = next((w for w in unread if w.integral_mj is None), None)
+    if unknown is not None:
+        return None, f"{unknown.phase} window {unknown.number}: {unknown.reason or 'its energy is unknown'}"
+    if unread:
+        seconds = math.fsum(window.duration_s for window in unread)
+        said = f"of {len(unread)} windows ({seconds:.3g} s) that the meter could not resolve, sampled power is in it"
+        return _added(energies), said
+    return _added(energies), None
+
+
 def _added(values: Iterable[float | None]) -> float | None:
     """The sum; None if one of them is unknown."""
     known = list(values)

@@ -21,7 +21,12 @@ class AttemptView(View):
     finished_at: datetime | None
     """Ended."""
     energy_mj: float | None
-    """All its windows over the arm's boards, millijoules; None if unknown."""
+    """All its whole windows over the arm's boards, millijoules; None if unknown."""
+    energy_interrupted_mj: float | None
+    """Where it was cut off: what it used after its last whole window, millijoules, estimated from sampled power;
+    None if it was not cut off, or unknown."""
+    energy_reason: str | None
+    """Why one of the two is unknown, or what else must be said of them."""
 
 
 class RunView(View):

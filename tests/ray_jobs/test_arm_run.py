@@ -54,6 +54,9 @@ class Case:
     learning_rate: float = 0.01
     minimum_window_s: float = 0.01
     energy_known: bool = True
+    lag_s: float = 0.0
+    """How old the device's total may be."""
+    energy_precision: float = 0.05
     broken: str | None = None
     """Method of rank 1's trainer that raises."""
     error: type[Exception] = ValueError
@@ -81,8 +84,8 @@ class Told:
 class HundredWatts(MeterBase):
     """A device whose power never changes."""
 
-    def __init__(self, rank: int, known: bool) -> None:
-        self._known = known
+    def __init__(self, rank: int, known: bool, lag_s: float) -> None:
+        self._known, self._lag_s = known, lag_s
         self.device = DeviceInfo(
             host="host", uuid=f"GPU-{rank}", kind="cuda", name="H100", method="nvml.counter", scope="gpu"
         )
@@ -92,7 +95,12 @@ class HundredWatts(MeterBase):
         if not self._known:
             return EnergyReading(now, None, None, None, reason="gone")
         return EnergyReading(
-            now, now.monotonic_s * 100_000.0, "nvml.counter", "gpu", uncertainty_mj=0.0, lag_s=0.0
+            now,
+            now.monotonic_s * 100_000.0,
+            "nvml.counter",
+            "gpu",
+            uncertainty_mj=self._lag_s * 100_000.0,
+            lag_s=self._lag_s,
         )
 
     def read_power(self) -> PowerReading:
@@ -116,7 +124,7 @@ def make(case: Case) -> Told:
         payloads.append(payload)
 
     clock = WindowClock(
-        HundredWatts(rank, case.energy_known),
+        HundredWatts(rank, case.energy_known, case.lag_s),
         agree=team.agree,
         synchronize=lambda: None,
         emit=emit,
@@ -136,7 +144,9 @@ def make(case: Case) -> Told:
             model=ModelSpec(width=8, depth=2),
             training=training,
         ),
-        MeasurementSpec(minimum_window_s=case.minimum_window_s, warmup_steps=1),
+        MeasurementSpec(
+            minimum_window_s=case.minimum_window_s, energy_precision=case.energy_precision, warmup_steps=1
+        ),
         load_task(TASK),
         team=team,
         clock=clock,
@@ -169,6 +179,9 @@ CASES = {
     "diverging": Case(StopAtSteps(steps=200), learning_rate=1000.0),
     "joules": Case(StopAtJoules(joules=1.0, max_steps=50), energy_known=False),
     "short": Case(StopAtSteps(steps=5), minimum_window_s=0.5),
+    # Each window's edges are 2 J off, so 5 % needs 40 J: 0.4 s of 100 W, whatever the minimum.
+    "imprecise": Case(StopAtSteps(steps=12), lag_s=0.02),
+    "content": Case(StopAtSteps(steps=12), lag_s=0.02, energy_precision=0.999, minimum_window_s=0.0),
     # The first of them when its peer waits for nothing, the second when it waits in a collective.
     "building": Case(StopAtSteps(steps=10), broken="_on_device", error=torch.OutOfMemoryError),
     "training": Case(StopAtSteps(steps=10), broken="run"),
@@ -252,6 +265,18 @@ def test_training_too_short_for_the_meter_is_followed_by_a_steady_window(
     assert max(window.duration_s for window in steady) > first.finished.training_s
     assert steps(first, "steady") == steps(second, "steady")
     assert first.finished.steps == 5
+
+
+def test_windows_too_short_for_the_asked_precision_are_followed_by_one_that_is_not(
+    all_made: dict[str, list[Told]],
+) -> None:
+    first, second = made(all_made, "imprecise")
+    steady = [window for window in first.of(Window) if window.phase == "steady"]
+    assert steady
+    energy_mj = math.fsum(window.energy_mj for window in steady)
+    assert math.fsum(window.uncertainty_mj for window in steady) <= 0.05 * energy_mj
+    assert steps(first, "steady") == steps(second, "steady")
+    assert (first.finished.steps, first.finished.outcome) == (12, "succeeded")
 
 
 @pytest.mark.parametrize(

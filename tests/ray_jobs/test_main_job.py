@@ -194,6 +194,42 @@ def test_data_that_can_not_be_read_fail_the_experiment_once_with_the_reason(
     assert experiment["attempt"] == 1
 
 
+def test_a_killed_rank_s_attempt_keeps_what_it_used_and_another_attempt_makes_the_run(
+    service: RunningService, finished: dict[str, Any]
+) -> None:
+    spec = SPEC | {
+        "name": "a rank is killed",
+        "training": SPEC["training"]
+        | {"evaluation_interval": 500, "stop": {"kind": "steps", "steps": 8_000}},
+        "measurement": {"rounds": 1, "idle_baseline_s": 0, "minimum_window_s": 1.0},
+        "arms": ARMS[:1],
+    }
+    identifier = service.submit(spec)
+    windows = "SELECT count(*) FROM windows WHERE experiment_id = ? AND phase = 'training' AND energy_mj > 0"
+    wait_until(lambda: rows(service, windows, identifier)[0][0] >= 4, 240, "training windows", service.tell)
+    ranks = [
+        process
+        for process in psutil.Process(service.process.pid).children(recursive=True)
+        if "RayTrainWorker" in _command_line(process)
+    ]
+    assert len(ranks) == 2
+    # The first of the node looks after the sampler, whose last samples are wanted here.
+    max(ranks, key=lambda process: process.create_time()).kill()
+    ended = service.wait_for(identifier, {"succeeded", "failed", "cancelled", "lost"}, 300)
+    assert (ended["state"], ended["attempt"]) == ("succeeded", 2), (ended["message"], service.tell())
+    (run,) = service.get(f"/v1/experiments/{identifier}/runs")["items"]
+    killed, made = service.get(f"/v1/runs/{run['id']}")["attempts"]
+    assert (killed["outcome"], killed["reason"]) == ("failed", "worker_lost")
+    assert killed["energy_mj"] > 0
+    assert killed["energy_interrupted_mj"] is None or killed["energy_interrupted_mj"] > 0
+    assert killed["energy_reason"]
+    assert (made["outcome"], made["energy_interrupted_mj"]) == ("succeeded", None)
+    assert made["energy_mj"] >= run["energy_training_mj"] > 0
+    assert run["steps"] == 8_000
+    of_both = "SELECT experiment_attempt, count(*) FROM windows WHERE experiment_id = ? GROUP BY 1"
+    assert [attempt for attempt, _ in rows(service, of_both, identifier)] == [1, 2]
+
+
 def test_a_cancel_and_then_ctrl_c_in_mid_run_leave_nothing_behind(
     service: RunningService, finished: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -43,7 +43,7 @@ def compared(
         for number in range(rounds)
     ]
     tensor, phantom = (ArmRuns.of(arm, runs, devices) for arm in arms)
-    asked = Asked(primary_metric(stop), rounds, seed=1, precision=0.02, level=LEVEL)
+    asked = Asked(primary_metric(stop), rounds, seed=1, precision=0.02, energy_precision=0.05, level=LEVEL)
     return compare_arm(phantom, tensor, asked)
 
 

@@ -188,7 +188,7 @@ def test_a_steady_window_gives_the_figures_per_step(database: Database) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "flags"), [(0.4, ("short_window_refused",)), (4.0, ("short_window",)), (5.0, ())]
+    ("seconds", "flags"), [(0.4, ("short_window_refused", "imprecise")), (4.0, ("short_window",)), (5.0, ())]
 )
 def test_windows_that_are_too_short_are_flagged(
     database: Database, seconds: float, flags: tuple[str, ...]
@@ -288,3 +288,72 @@ def test_figures_that_are_not_finite_are_named(database: Database) -> None:
     run = summary(database, finish(**strange))
     assert (run.energy_to_target_mj, run.final_train_loss) == (None, None)
     assert run.non_finite == {"energy_to_target_mj": "inf", "final_train_loss": "nan"}
+
+
+UNREAD = {
+    "energy_mj": None,
+    "uncertainty_mj": None,
+    "method": None,
+    "scope": None,
+    "reason": "the counter did not move in 0.050 s: the window is shorter than its update period",
+    "flags": ("energy_unknown",),
+}
+"""A window that the counter could not resolve."""
+
+
+def beside(event: Event, name: str, **changes: object) -> Event:
+    """A copy of a window's event with changes, told by a source of its own."""
+    payload = event.payload.model_copy(update=changes)
+    return event.model_copy(update={"payload": payload, "source": f"{event.source}-{name}"})
+
+
+def test_evaluation_windows_too_short_to_read_neither_hide_nor_flag_what_training_used(
+    database: Database,
+) -> None:
+    def evaluated(event: Event) -> Iterator[Event]:
+        """An unread evaluation after every training window, told by a source of its own."""
+        yield event
+        if isinstance(event.payload, Window) and event.payload.phase == "training":
+            yield beside(event, "evaluation", phase="evaluation", duration_s=0.05, steps=0, **UNREAD)
+
+    run = summary(database, evaluated)
+    assert run.energy_training_mj == 4_000_000.0
+    assert (run.energy_evaluation_mj, run.flags, run.energy_reason) == (None, (), None)
+
+
+def test_energy_to_a_target_comes_from_steady_steps_where_training_windows_were_too_short(
+    database: Database,
+) -> None:
+    def steady(event: Event) -> Iterator[Event]:
+        """Training is not resolved; behind it 50 steps hold steady for 20 s at 100 W on each board."""
+        for unread in windows(**UNREAD)(event):
+            yield from finish(target_step=80, seconds_to_target=0.5)(unread)
+        if (
+            isinstance(event.payload, Window)
+            and event.payload.phase == "training"
+            and event.payload.index == 0
+        ):
+            yield beside(event, "steady", phase="steady", duration_s=20.0, steps=50, energy_mj=2_000_000.0)
+
+    run = summary(database, steady)
+    assert run.energy_training_mj is None
+    assert run.energy_per_step_mj == pytest.approx(80_000.0)
+    assert run.energy_to_target_mj == pytest.approx(80 * 80_000.0)
+    assert run.seconds_to_target == 0.5
+    assert "from_steady" in run.flags
+
+
+def test_a_bound_wider_than_was_asked_for_is_flagged(database: Database) -> None:
+    assert summary(database, windows(uncertainty_mj=100_000.0)).flags == ("imprecise",)
+    estimate = windows(uncertainty_mj=500_000.0, method="estimate", scope="process")
+    assert summary(database, estimate).flags == ("estimated",)
+
+
+def test_idle_power_is_the_mean_of_before_and_after(database: Database) -> None:
+    def after(event: Event) -> Iterator[Event]:
+        yield event
+        if isinstance(event.payload, Window) and event.payload.phase == "idle_before":
+            yield beside(event, "after", phase="idle_after", energy_mj=1.2 * (event.payload.energy_mj or 0.0))
+
+    run = summary(database, after)
+    assert run.idle_power_mw == pytest.approx(1.1 * 2 * 50_000.0)
