@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from phantom_core.functional_collectives import FunctionalCollectives
-from phantom_core.ghost_exchange import ExchangeChoice, SymmetricExchange, choose_exchange
+from phantom_core.ghost_exchange import ArenaChoice, ExchangeChoice, SymmetricExchange, choose_exchange
 from phantom_core.layer_costs import Collective, bytes_sent
 
 # torch 2.13 renamed both functions and warns at the old names; 2.11 has only the old ones.
@@ -61,8 +61,15 @@ class Communicator:
     layer splits over the same ranks.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+    def __init__(
+        self, group: dist.ProcessGroup | None = None, ghost_arena: ArenaChoice | None = None
+    ) -> None:
         """Takes a group, or the default group, or one rank alone where torch.distributed is not initialised.
+
+        Args:
+            group: The ranks.
+            ghost_arena: For the fused ghost exchange, where the group is one of several that overlap (see
+                `ghost_exchange.choose_arena`); None makes one when it is wanted.
 
         Raises:
             CollectiveError: This process is no member of the group.
@@ -71,6 +78,7 @@ class Communicator:
         self.rank = 0
         self.world_size = 1
         self._traffic: Traffic | None = None
+        self._ghost_arena = ghost_arena
         self._ghost_choice: ExchangeChoice | None = None
         if group is not None or (dist.is_available() and dist.is_initialized()):
             self.group = group if group is not None else dist.group.WORLD
@@ -168,7 +176,7 @@ class Communicator:
             How ghosts travel from now on, and why.
         """
         if self._ghost_choice is None:
-            self._ghost_choice = choose_exchange(self.group, device)
+            self._ghost_choice = choose_exchange(self.group, device, self._ghost_arena)
         choice = self._ghost_choice
         return f"{'collective' if choice.exchange is None else 'fused'}: {choice.reason}"
 

@@ -25,6 +25,16 @@ THREAD_WARPS = 4
 
 
 @dataclass(frozen=True)
+class ArenaChoice:
+    """Where ghosts can be stored for peers, if anywhere."""
+
+    arena: "GhostArena | None"
+    """The memory, or None for NCCL or gloo."""
+    reason: str
+    """Why."""
+
+
+@dataclass(frozen=True)
 class ExchangeChoice:
     """Which exchange a group uses."""
 
@@ -34,39 +44,56 @@ class ExchangeChoice:
     """Why."""
 
 
-def choose_exchange(group: dist.ProcessGroup | None, device: torch.device) -> ExchangeChoice:
+def choose_arena(group: dist.ProcessGroup, device: torch.device) -> ArenaChoice:
+    """Maps memory of every rank of a group into every other; all must call it, all get one answer.
+
+    PyTorch counts the rendezvous of a process, not of a group: one of only some ranks makes a later one of all wait
+    for ever (torch 2.11; pytorch issue 196082). So where groups overlap, every rank of the largest makes an arena for
+    each of them, in one order, and the smaller groups' exchanges are given theirs.
+
+    Args:
+        group: The ranks.
+        device: This rank's device.
+    """
+    if device.type != "cuda":
+        return ArenaChoice(None, f"the fused exchange needs CUDA, this rank computes on {device.type}")
+    problem = _problem(group, device)
+    arena = None
+    if _all_well(problem is None, group, device):
+        try:
+            arena = GhostArena(group, device)
+        except (RuntimeError, ImportError, AttributeError, TypeError) as error:
+            problem = f"symmetric memory can't be set up: {(str(error).splitlines() or [''])[0][:200]}"
+    if not _all_well(arena is not None, group, device):
+        reason = problem or "another rank of the group can't use symmetric memory"
+        log.info("ghosts travel by NCCL: %s", reason)
+        return ArenaChoice(None, reason)
+    return ArenaChoice(arena, "every rank reaches every other's memory")
+
+
+def choose_exchange(
+    group: dist.ProcessGroup | None, device: torch.device, arena: ArenaChoice | None = None
+) -> ExchangeChoice:
     """Sets up the fused exchange if every rank of the group can use it; all must call it, all get one answer.
 
     Args:
         group: The ranks; None for one rank alone.
         device: This rank's device.
+        arena: Made for this group alone by a group whose first ranks it is; None makes one.
     """
     if group is None or dist.get_world_size(group) == 1:
         return ExchangeChoice(None, "one rank exchanges nothing")
-    if device.type != "cuda":
-        return ExchangeChoice(None, f"the fused exchange needs CUDA, this rank computes on {device.type}")
-    problem = _problem(group, device)
-    exchange = None
-    if _all_well(problem is None, group, device):
-        try:
-            exchange = SymmetricExchange(group, device)
-        except (RuntimeError, ImportError, AttributeError, TypeError) as error:
-            problem = f"symmetric memory can't be set up: {(str(error).splitlines() or [''])[0][:200]}"
-    if not _all_well(exchange is not None, group, device):
-        reason = problem or "another rank of the group can't use symmetric memory"
-        log.info("ghosts travel by NCCL: %s", reason)
-        return ExchangeChoice(None, reason)
-    return ExchangeChoice(exchange, "every rank reaches every other's memory")
+    chosen = choose_arena(group, device) if arena is None else arena
+    if chosen.arena is None:
+        return ExchangeChoice(None, chosen.reason)
+    return ExchangeChoice(SymmetricExchange(group, device, chosen.arena), chosen.reason)
 
 
-class SymmetricExchange:
-    """All-gather and reduce-scatter of ghosts in one kernel each, capturable in a CUDA graph.
-
-    Calls of all ranks must come in the same order, as with any collective; one object serves all layers of a model.
-    """
+class GhostArena:
+    """Memory and signal pads of every rank of a group, mapped into every other."""
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
-        """Allocates the arena on every rank of the group.
+        """Allocates on every rank of the group.
 
         Raises:
             RuntimeError: Peers' memory can't be mapped.
@@ -76,19 +103,39 @@ class SymmetricExchange:
 
         from phantom_core import ghost_kernels
 
-        self._kernels = ghost_kernels
+        self.kernels = ghost_kernels
+        self.ranks = dist.get_process_group_ranks(group)
+        world_size = len(self.ranks)
+        size = 2 * MOST_BLOCKS * world_size * TILE_BYTES
+        self._memory = symmetric.empty(size, dtype=torch.uint8, device=device)
+        self.handle = symmetric.rendezvous(self._memory, group=group)
+        if self.handle is None or self.handle.signal_pad_size < 4 * MOST_BLOCKS * world_size:
+            raise RuntimeError(f"the signal pad is too small for {world_size} ranks")
+
+
+class SymmetricExchange:
+    """All-gather and reduce-scatter of ghosts in one kernel each, capturable in a CUDA graph.
+
+    Calls of all ranks must come in the same order, as with any collective; one object serves all layers of a model.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, device: torch.device, arena: GhostArena) -> None:
+        """Begins a conversation; every rank of the group must.
+
+        Args:
+            group: The ranks that exchange; the first of the arena's.
+            device: This rank's device.
+            arena: For this exchange alone; an earlier one on it has ended.
+        """
         self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
-        size = 2 * MOST_BLOCKS * self.world_size * TILE_BYTES
-        self._arena = symmetric.empty(size, dtype=torch.uint8, device=device)
-        self._handle = symmetric.rendezvous(self._arena, group=group)
-        if self._handle is None or self._handle.signal_pad_size < 4 * MOST_BLOCKS * self.world_size:
-            raise RuntimeError(f"the signal pad is too small for {self.world_size} ranks")
+        assert dist.get_process_group_ranks(group) == arena.ranks[: self.world_size], "peers go by their rank"
+        self._arena, self._kernels, self._handle = arena, arena.kernels, arena.handle
         # First in line: peers wait for a message, while a GEMM beside it can wait for a free multiprocessor.
         self._side = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
         self._epochs = torch.zeros(MOST_BLOCKS, dtype=torch.int32, device=device)
+        _meet(group, device)  # a peer's last signals of an earlier conversation have come
         self._handle.get_signal_pad(self.rank).zero_()
-        torch.cuda.synchronize(device)
-        dist.barrier(group, device_ids=[device.index])
+        _meet(group, device)
 
     def carries(self, size_bytes: int) -> bool:
         """Whether one rank's ghosts of that many bytes fit; larger ones are NCCL's, whose bandwidth is better."""
@@ -141,6 +188,11 @@ class SymmetricExchange:
             sum_in_double=own.dtype == torch.float64,
             num_warps=THREAD_WARPS,
         )
+
+
+def _meet(group: dist.ProcessGroup, device: torch.device) -> None:
+    torch.cuda.synchronize(device)
+    dist.barrier(group, device_ids=[device.index])
 
 
 def _tile(own: torch.Tensor) -> int:

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from phantom_core.collectives import Communicator
+from phantom_core.ghost_exchange import choose_arena
 
 T = TypeVar("T")
 
@@ -112,13 +113,18 @@ class Ranks:
 
     def _make_teams(self, sizes: set[int], wait: timedelta) -> dict[int, Team]:
         """All ranks make all groups, in one order; each keeps those that it is in."""
-        teams = {}
+        groups = {}
         for size in sorted(sizes):
             members = list(range(size))
-            group = dist.new_group(members, backend=self.backend, timeout=COMPUTE_TIMEOUT)
-            control = dist.new_group(members, backend="gloo", timeout=wait)
+            compute = dist.new_group(members, backend=self.backend, timeout=COMPUTE_TIMEOUT)
+            groups[size] = compute, dist.new_group(members, backend="gloo", timeout=wait)
+        everyone, _ = groups[self.world_size]
+        teams = {}
+        for size, (compute, control) in groups.items():
+            # Of all ranks for each team, also by those outside it: see `choose_arena`.
+            arena = choose_arena(everyone, self.device) if size > 1 else None
             if self.rank < size:
-                teams[size] = Team(rank=self.rank, size=size, compute=Communicator(group), control=control)
+                teams[size] = Team(self.rank, size, Communicator(compute, arena), control)
         return teams
 
     def close(self) -> None:
