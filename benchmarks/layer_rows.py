@@ -109,7 +109,8 @@ def predicted(arm: StepArm, built: Built, profile: DeviceProfile | str) -> Row:
         "elementwise_ms": 1_000 * found.elementwise_s,
         "update_ms": 1_000 * found.update_s,
         "exposed_ms": 1_000 * found.exposed_s,
-        "host_ms": 1_000 * found.host_s,
+        "waiting_ms": 1_000 * found.waiting_s,
+        "limit": found.limit,
     }
 
 

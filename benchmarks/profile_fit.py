@@ -43,7 +43,7 @@ def fitted_profile(document: dict[str, Any]) -> DeviceProfile:
         elementwise=Curve(points=_points(_of(rows, "elementwise"), "bytes")),
         update_bytes_per_s=update["bytes"] / update["seconds"],
         eager_launch_s=eager["seconds"],
-        powers=_powers(_of(rows, "power")),
+        powers=_powers(_of(rows, "power"), setting.get("power_limit_w")),
     )
 
 
@@ -114,7 +114,7 @@ def _points(rows: Sequence[Row], size: str) -> tuple[tuple[int, float], ...]:
     return tuple((each, statistics.median(by_size[each])) for each in sorted(by_size))
 
 
-def _powers(rows: Sequence[Row]) -> Powers:
+def _powers(rows: Sequence[Row], limit_w: float | None) -> Powers:
     loads = {row["load"]: row for row in rows}
     unknown = [name for name, row in loads.items() if row["power_w"] is None]
     missing = [name for name in ("idle", "active", "gemm", "memory") if name not in loads] + unknown
@@ -134,4 +134,5 @@ def _powers(rows: Sequence[Row]) -> Powers:
         memory_bytes_per_s=loads["memory"]["bytes_per_s"],
         communication_w=communication.get("power_w"),
         communication_bytes_per_s=communication.get("bytes_sent_per_s"),
+        limit_w=limit_w,
     )

@@ -23,6 +23,8 @@ LONGEST_PERIOD_S = 1.5
 """A counter that rests longer has stopped."""
 LOOK_S = 0.0005
 """Pause between two looks."""
+SETTLING_S = 0.05
+"""How long after the work the counter may still be behind it: a movement before that is not the one to read."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,7 @@ def measured(
     team.agree(True)
     duration_s = ended_s - began_s
     if start is not None:
+        clock.sleep(SETTLING_S)
         end = _next_tick(meter, clock)
         rest = _next_tick(meter, clock) if end is not None else None
         if end is not None and rest is not None and end.reading.epoch == start.reading.epoch:

@@ -2,9 +2,10 @@
 
     segment   = max(sum of its GEMMs and passes, its transfer)       (a transfer stands beside what hides it)
     device    = sum over segments + bookkeeping + update
-    step      = device in a CUDA graph;  max(device, launches x eager launch) without one
-
+    launched  = launches x eager launch without a CUDA graph, 0 in one
     dynamic J = FLOPs x j_flop + memory bytes x j_byte + sent bytes x j_sent
+    capped    = dynamic J / (limit W - active W)
+    step      = max(device, launched, capped)
     step J    = p (step x active W + dynamic J)
 
 with j_flop = (GEMM W - active W) / (FLOP/s meanwhile) and j_byte, j_sent likewise. `floor` is what no order of the
@@ -86,8 +87,10 @@ class Prediction:
     """In the optimizer."""
     exposed_s: float
     """In transfers that nothing hides."""
-    host_s: float
-    """Waiting for the host to launch; 0 in a graph."""
+    waiting_s: float
+    """Waiting for the host to launch, or slowed down by the power limit: the step beyond the device's work."""
+    limit: Literal["device", "host", "power"]
+    """What sets the step's length."""
     launches: int
     """Kernels and collectives started per step."""
     floor: Floor
@@ -186,7 +189,6 @@ class Predictor:
         update_s = work.update_bytes / profile.update_bytes_per_s
         device_s = gemm_s + elementwise_s + exposed_s + update_s
         launched_s = work.launches * profile.eager_launch_s if self._mode == "eager" else 0.0
-        step_s = max(device_s, launched_s)
         powers = profile.powers
         dynamic_j = work.flops * _above(powers.gemm_w, powers.active_w, powers.gemm_flops_per_s)
         # Operands of GEMMs come from memory, too: a GEMM's power holds their share already.
@@ -197,6 +199,15 @@ class Predictor:
             dynamic_j += sent * _above(
                 powers.communication_w, powers.active_w, powers.communication_bytes_per_s
             )
+        capped_s = 0.0
+        if powers.limit_w is not None and powers.limit_w > powers.active_w:
+            capped_s = dynamic_j / (powers.limit_w - powers.active_w)
+        step_s = max(device_s, launched_s, capped_s)
+        limits: dict[float, Literal["device", "host", "power"]] = {
+            capped_s: "power",
+            launched_s: "host",
+            device_s: "device",
+        }
         return Prediction(
             step_s=step_s,
             energy_j=p * (step_s * powers.active_w + dynamic_j),
@@ -204,7 +215,8 @@ class Predictor:
             elementwise_s=elementwise_s,
             update_s=update_s,
             exposed_s=exposed_s,
-            host_s=step_s - device_s,
+            waiting_s=step_s - device_s,
+            limit=limits[step_s],
             launches=work.launches,
             floor=floor(work, Ceilings.of(powers)),
             profile=profile.name,

@@ -103,6 +103,8 @@ class Powers(SpecModel):
     """Large all-reduces over all ranks; None on one rank."""
     communication_bytes_per_s: float | None = None
     """Bytes per second that one rank sends meanwhile."""
+    limit_w: float | None = None
+    """The device's power limit; None if unknown."""
 
 
 class KnownError(SpecModel):

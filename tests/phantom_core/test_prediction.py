@@ -66,9 +66,21 @@ def test_an_eager_step_is_as_long_as_its_launches_take() -> None:
     slow_host = round_profile(eager_launch_s=1.0)
     graph = predict(arm, SHAPE, "split", slow_host)
     eager = predict(arm, SHAPE, "split", slow_host, mode="eager")
-    assert graph.host_s == 0
+    assert graph.waiting_s == 0
+    assert graph.limit == "device"
     assert eager.step_s == pytest.approx(eager.launches * 1.0)
-    assert eager.host_s == pytest.approx(eager.step_s - graph.step_s)
+    assert eager.waiting_s == pytest.approx(eager.step_s - graph.step_s)
+    assert eager.limit == "host"
+
+
+def test_a_step_is_never_so_short_that_it_breaks_the_power_limit() -> None:
+    profile = round_profile()
+    profile = profile.model_copy(update={"powers": profile.powers.model_copy(update={"limit_w": 300.0})})
+    found = Predictor(profile).step(work(Segment("forward", (Gemm(1000, 1000, 1000),))))
+    # 2 GFLOP at 400 W per TFLOP/s beyond active power are 0.8 J; 200 W are left for them.
+    assert found.step_s == pytest.approx(0.8 / 200)
+    assert found.limit == "power"
+    assert found.energy_j / 2 / found.step_s == pytest.approx(300.0)
 
 
 def test_phantom_is_predicted_cheaper_than_tensor_of_its_width() -> None:
