@@ -144,7 +144,7 @@ def _variants(arm: StepArm) -> list[tuple[str, StepArm, bool, Callable[..., Weig
         ("frozen", arm, False, NoUpdate),
         ("linear", linear, False, UnsavedUpdate),
     ]
-    if communicates(arm):
+    if communicates(arm) and arm.can_be_silent:
         found.append(("silent", arm, True, UnsavedUpdate))
     return found
 

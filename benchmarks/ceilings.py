@@ -5,8 +5,7 @@ Every function is called by all ranks of a team and returns a row of plain numbe
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +22,7 @@ from phantom_core.step_work import step_work, update_bytes_per_parameter
 from phantom_core.tasks import Dataset
 from phantom_core.training import Trainer
 from phantom_core.training.optimizers import WeightUpdate
+from phantom_core.training.precision import float32_products
 from ray_jobs.ranks import Team
 
 Row = dict[str, Any]
@@ -49,22 +49,10 @@ def torch_arithmetic(arithmetic: Arithmetic) -> torch.dtype:
     return torch.float32 if arithmetic == "tf32" else getattr(torch, arithmetic)
 
 
-@contextmanager
-def computing_in(arithmetic: Arithmetic) -> Iterator[None]:
-    """Lets float32 GEMMs use TF32 inside, or not."""
-    settings = torch.backends.cuda.matmul
-    before = settings.fp32_precision
-    settings.fp32_precision = "tf32" if arithmetic == "tf32" else "ieee"
-    try:
-        yield
-    finally:
-        settings.fp32_precision = before
-
-
 def gemm(place: Workplace, team: Team, shape: Shape, arithmetic: Arithmetic, seconds: float) -> Row:
     """Times one shape."""
     call = _gemm_call(place.device, shape, arithmetic)
-    with computing_in(arithmetic):
+    with float32_products(arithmetic == "tf32"):
         taken_s = seconds_per_call(call, CALLS, place.device, team, seconds)
     sizes = {"rows": shape.rows, "columns": shape.columns, "inner": shape.inner, "form": shape.form}
     return {"measured": "gemm", "arithmetic": arithmetic, **sizes, "seconds": slowest(team, taken_s)}

@@ -14,7 +14,7 @@ import json
 import math
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,8 @@ SIZES = ((4096, 8, 64, 256), (8192, 8, 64, 256), (16384, 8, 64, 1024), (32768, 4
 GHOSTS = (16, 256)
 """k besides 64, at `SWEPT`."""
 SWEPT = (16384, 8, 64, 1024)
+SWEEP_ARMS = ("phantom", "block-diagonal")
+"""What sweeps measure beside the baseline."""
 SWEPT_RANKS = ((8192, 8, 64, 256), (16384, 8, 64, 1024))
 """Sizes at every number of ranks."""
 TINY = (32, 2, 4, 16)
@@ -74,10 +76,10 @@ def main() -> None:
     window_s = options.window_s or (0.02 if options.tiny else 1.0 if options.quick else 2.0)
     with workplace() as place:
         sets = options.sets or (["sizes"] if options.quick else ["sizes", "ghosts", "ranks"])
-        sizes = _sizes(place, sets, options.widths, options.tiny)
+        sizes = _sizes(place, sets, options.widths, options.tiny, options.arms)
         earlier = _earlier(options.out, place.device) if options.append else []
         run = Run(place, options.out, _profile(options.profile), earlier, window_s, options.rounds)
-        run.everything(sizes, options.arms)
+        run.everything(sizes)
 
 
 class Run:
@@ -108,13 +110,13 @@ class Run:
         self._dtype: Dtype = "bfloat16" if place.on_gpu else "float32"
         self._arithmetic: Arithmetic = self._dtype
 
-    def everything(self, sizes: Iterable[Size], names: Sequence[str] | None) -> None:
-        """Measures all sizes."""
+    def everything(self, sizes: Mapping[Size, Sequence[str] | None]) -> None:
+        """Measures all sizes, each with the named arms, or with all of them."""
         place = self._place
         ceiling_rows = self._ceilings()
         ceilings_by_p = {size: self._ceilings_of(ceiling_rows, size) for size in place.sizes}
         self._keep(setting_row(place, self._profile, ceiling_rows, self._rounds, self._window_s))
-        for size in sizes:
+        for size, names in sizes.items():
             team = place.team(size.p)
             if team is not None:
                 wanted = None if names is None else [BASELINE, *names]
@@ -137,7 +139,8 @@ class Run:
             built.clear()
         for arm in wanted:
             if communicates(arm) and rows[arm.name]["rounds"]:
-                rows[arm.name]["silent"] = self._silent(team, size, arm)
+                unknown = {"reason": "DTensor's own collectives can't be left out"}
+                rows[arm.name]["silent"] = self._silent(team, size, arm) if arm.can_be_silent else unknown
                 self._replace(rows)
 
     def _build(self, team: Team, size: Size, group: list[StepArm]) -> dict[str, Built]:
@@ -250,19 +253,29 @@ class Run:
         self._place.say(f"[{time.monotonic() - self._began_s:6.1f} s] {text}")
 
 
-def _sizes(place: Workplace, sets: Sequence[str], widths: Sequence[int] | None, tiny: bool) -> list[Size]:
+def _sizes(
+    place: Workplace,
+    sets: Sequence[str],
+    widths: Sequence[int] | None,
+    tiny: bool,
+    names: Sequence[str] | None,
+) -> dict[Size, Sequence[str] | None]:
+    """Sizes in the order of measuring, and which arms at each; None is all."""
     p = place.world_size
     if tiny:
-        return [Size(*TINY, p=size) for size in place.sizes]
-    found: list[Size] = []
+        return {Size(*TINY, p=size): names for size in place.sizes}
+    found: dict[Size, Sequence[str] | None] = {}
     if "sizes" in sets:
-        found += [Size(*size, p=p) for size in SIZES]
+        found |= {Size(*size, p=p): names for size in SIZES}
+    swept: list[Size] = []
     if "ghosts" in sets:
-        n, depth, _, b = SWEPT
-        found += [Size(n, depth, k, b, p) for k in (*GHOSTS, SWEPT[2])]
+        n, depth, k, b = SWEPT
+        swept += [Size(n, depth, each, b, p) for each in (*GHOSTS, k)]
     if "ranks" in sets:
-        found += [Size(*size, p=each) for size in SWEPT_RANKS for each in place.sizes]
-    return [size for size in dict.fromkeys(found) if widths is None or size.n in widths]
+        swept += [Size(*size, p=each) for size in SWEPT_RANKS for each in place.sizes]
+    for size in swept:
+        found.setdefault(size, names or SWEEP_ARMS)
+    return {size: wanted for size, wanted in found.items() if widths is None or size.n in widths}
 
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:

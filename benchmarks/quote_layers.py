@@ -18,7 +18,7 @@ def sizes(rows: list[Row]) -> str:
         if row["p"] != p or row["k"] != 64:
             continue
         size = f"{row['n']}, {row['depth']}, {row['k']}, {row['b']}"
-        lines.append(f"| {size} | {row['arm']} | {' | '.join(_cells(row))} |")
+        lines.append(f"| {size} | {_name(row)} | {' | '.join(_cells(row))} |")
     settings = [row for row in rows if row["measured"] == "setting"]
     ceilings = {row["load"]: row for row in settings[-1]["ceilings"]}
     flops = max(ceilings[load]["flops_per_s"] for load in ("gemm", "gemm burst")) / 1e12
@@ -64,7 +64,7 @@ def sweep(rows: list[Row], letter: str) -> str:
     ]
     for row in sorted((row for row in own if key(row) in varied), key=lambda row: (key(row), row[letter])):
         size = ", ".join(str(row[name]) for name in ("n", "depth", "k", "b", "p"))
-        lines.append(f"| {size} | {row['arm']} | {' | '.join(_cells(row)[:4])} |")
+        lines.append(f"| {size} | {_name(row)} | {' | '.join(_cells(row)[:4])} |")
     return "\n".join(lines) if len(lines) > 2 else "Not measured yet."
 
 
@@ -121,6 +121,10 @@ def predictions(rows: list[Row]) -> str:
 
 def _arms(rows: list[Row]) -> list[Row]:
     return [row for row in rows if row["measured"] == "arm"]
+
+
+def _name(row: Row) -> str:
+    return f"{row['arm']} (no CUDA graph)" if row["step_mode"] == "eager" else str(row["arm"])
 
 
 def _cells(row: Row) -> list[str]:

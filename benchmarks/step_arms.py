@@ -54,6 +54,12 @@ class StepArm:
     nccl_ghosts: bool = False
     """Whether ghosts must travel by the library's collectives though the fused exchange could carry them."""
 
+    @property
+    def can_be_silent(self) -> bool:
+        """Whether its collectives can be replaced: DTensor's go past the communicator."""
+        arm = self.planned.arm
+        return not (isinstance(arm, TensorArm) and arm.implementation == "dtensor")
+
 
 def arms(size: Size, dtype: Dtype, names: Sequence[str] | None = None) -> list[StepArm]:
     """Every layout at a size; on one rank all of them are the dense layer, which stands for them.
@@ -61,25 +67,34 @@ def arms(size: Size, dtype: Dtype, names: Sequence[str] | None = None) -> list[S
     Args:
         size: The problem.
         dtype: Number format of weights and activations.
-        names: Keep these alone; None keeps all.
+        names: Of several ranks' arms keep these alone; None keeps all.
     """
     n, p, k = size.n, size.p, size.k
     if p == 1:
-        made = [StepArm("dense", _planned(DenseArm(name="dense"), size, dtype))]
-    else:
-        phantom = PhantomArm(name="phantom", world_size=p, ghosts=k)
-        # As many weights as phantom: 2 n r = n^2 / p + k n p.
-        low_rank = LowRankArm(name="low-rank", world_size=p, rank=max(1, round((n / p + k * p) / 2)))
-        made = [
-            StepArm(BASELINE, _planned(TensorArm(name="tensor", world_size=p), size, dtype)),
-            StepArm(
-                "tensor gather", _planned(TensorArm(name="tensor", form="gather", world_size=p), size, dtype)
+        return [StepArm("dense", _planned(DenseArm(name="dense"), size, dtype))]
+    phantom = PhantomArm(name="phantom", world_size=p, ghosts=k)
+    # As many weights as phantom: 2 n r = n^2 / p + k n p.
+    low_rank = LowRankArm(name="low-rank", world_size=p, rank=max(1, round((n / p + k * p) / 2)))
+    made = [
+        StepArm(BASELINE, _planned(TensorArm(name="tensor", world_size=p), size, dtype)),
+        StepArm(
+            "tensor gather", _planned(TensorArm(name="tensor", form="gather", world_size=p), size, dtype)
+        ),
+        StepArm(
+            "DTensor",
+            _planned(TensorArm(name="dtensor", implementation="dtensor", world_size=p), size, dtype),
+        ),
+        StepArm(
+            "DTensor compiled",
+            _planned(
+                TensorArm(name="dtensor", implementation="dtensor", compiled=True, world_size=p), size, dtype
             ),
-            StepArm("phantom", _planned(phantom, size, dtype)),
-            StepArm("phantom over NCCL", _planned(phantom, size, dtype), nccl_ghosts=True),
-            StepArm("block-diagonal", _planned(BlockDiagonalArm(name="block", world_size=p), size, dtype)),
-            StepArm("low-rank", _planned(low_rank, size, dtype)),
-        ]
+        ),
+        StepArm("phantom", _planned(phantom, size, dtype)),
+        StepArm("phantom over NCCL", _planned(phantom, size, dtype), nccl_ghosts=True),
+        StepArm("block-diagonal", _planned(BlockDiagonalArm(name="block", world_size=p), size, dtype)),
+        StepArm("low-rank", _planned(low_rank, size, dtype)),
+    ]
     return [arm for arm in made if names is None or arm.name in names]
 
 

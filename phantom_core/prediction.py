@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from phantom_core.layer_costs import bytes_sent
-from phantom_core.profile import Arithmetic, DeviceProfile, KnownError, Powers, Transport
+from phantom_core.profile import DeviceProfile, KnownError, Powers, Transport
 from phantom_core.spec import FeaturePlacement
 from phantom_core.step_work import BOOKKEEPING_LAUNCHES, Gemm, Segment, StepWork, Transfer, step_work
 from phantom_core.task_shapes import TaskShape
@@ -121,7 +121,6 @@ def predict(
     profile: DeviceProfile,
     *,
     mode: Mode = "graph",
-    tf32: bool = False,
     ghost_transport: Transport | None = None,
 ) -> Prediction:
     """Estimates a planned arm's step.
@@ -132,7 +131,6 @@ def predict(
         placement: Whether ranks see all features or a part each.
         profile: The device and its links.
         mode: Whether steps run in a CUDA graph.
-        tf32: Whether float32 GEMMs use TF32.
         ghost_transport: What carries ghosts; None takes the fused exchange if the profile has it.
 
     Returns:
@@ -141,9 +139,7 @@ def predict(
     Raises:
         ProfileError: The profile lacks an arithmetic, or collectives over so many ranks.
     """
-    return Predictor(profile, mode, tf32=tf32, ghost_transport=ghost_transport).step(
-        step_work(planned, shape, placement)
-    )
+    return Predictor(profile, mode, ghost_transport).step(step_work(planned, shape, placement))
 
 
 class Predictor:
@@ -152,7 +148,6 @@ class Predictor:
     Args:
         profile: The device and its links.
         mode: Whether steps run in a CUDA graph.
-        tf32: Whether float32 GEMMs use TF32.
         ghost_transport: What carries ghosts; None takes the fused exchange if the profile has it.
     """
 
@@ -160,13 +155,10 @@ class Predictor:
         self,
         profile: DeviceProfile,
         mode: Mode = "graph",
-        *,
-        tf32: bool = False,
         ghost_transport: Transport | None = None,
     ) -> None:
         self._profile = profile
         self._mode: Mode = mode
-        self._tf32 = tf32
         library: Transport = "nccl" if "nccl" in profile.transports else "gloo"
         fused: Transport = "fused" if "fused" in profile.transports else library
         self._library = library
@@ -225,8 +217,7 @@ class Predictor:
 
     def gemm_s(self, gemm: Gemm, work: StepWork) -> float:
         """Seconds of one GEMM."""
-        arithmetic: Arithmetic = "tf32" if self._tf32 and work.dtype == "float32" else work.dtype
-        fit = self._profile.gemm(arithmetic, min(gemm.rows, gemm.columns, gemm.inner))
+        fit = self._profile.gemm(work.arithmetic, min(gemm.rows, gemm.columns, gemm.inner))
         return (
             fit.overhead_s + gemm.flops * fit.s_per_flop + gemm.elements * work.element_bytes * fit.s_per_byte
         )

@@ -8,10 +8,11 @@ Letters: n width, p ranks, m = n / p, k ghosts per rank, r low rank, b batch, F 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from phantom_core.layer_costs import Collective, features_per_rank
+from phantom_core.profile import Arithmetic
 from phantom_core.spec import (
     Arm,
     BlockDiagonalArm,
@@ -91,8 +92,8 @@ class StepWork:
     """In order, repeated ones once."""
     element_bytes: int
     """Bytes of a weight or activation."""
-    dtype: Dtype
-    """Number format of the GEMMs."""
+    arithmetic: Arithmetic
+    """How the GEMMs compute."""
     parameters: int
     """Trainable numbers on the rank."""
     update_bytes: int
@@ -167,18 +168,27 @@ def step_work(planned: "PlannedArm", shape: TaskShape, placement: FeaturePlaceme
 
     arm, model, training = planned.arm, planned.model, planned.training
     layers = _Layers(
-        model.width, arm.world_size, training.batch_size, model.bias, model.activation == "identity"
+        model.width,
+        arm.world_size,
+        training.batch_size,
+        model.bias,
+        linear=model.activation == "identity",
+        hides=not (isinstance(arm, TensorArm) and arm.implementation == "dtensor"),
     )
+    hidden = layers.hidden(arm, model.depth)
+    # Checkpointed activations are computed anew, collectives included, when backward needs them.
+    again = [replace(each, phase="backward") for each in hidden if each.phase == "forward"]
     segments = [
         *layers.input(features_per_rank(shape, placement, arm.world_size)),
-        *layers.hidden(arm, model.depth),
+        *hidden,
+        *(again if training.activation_checkpointing else []),
         *layers.output(shape.outputs),
     ]
     parameters = arm_cost(planned, shape, placement).parameters_per_rank
     return StepWork(
         segments=tuple(segment for segment in segments if segment.count),
         element_bytes=bytes_per_number(model.dtype),
-        dtype=model.dtype,
+        arithmetic="tf32" if model.tf32 and model.dtype == "float32" else model.dtype,
         parameters=parameters,
         update_bytes=parameters * update_bytes_per_parameter(training, model.dtype),
         world_size=arm.world_size,
@@ -195,6 +205,8 @@ class _Layers:
     bias: bool
     linear: bool
     """Whether there is no activation."""
+    hides: bool
+    """Whether a layout starts collectives before work that doesn't need them; DTensor's waits at once."""
 
     @property
     def m(self) -> int:
@@ -227,7 +239,7 @@ class _Layers:
             case TensorArm():
                 pairs, rest = divmod(depth, 2)
                 pair = [*self._row(), *self._column()]
-                return [*self._times(pairs, pair), *self._times(rest, self._row_scatter())]
+                return self._times(pairs, pair) + self._times(rest, self._row_scatter())
             case PhantomArm():
                 return self._times(depth, self._phantom(arm.ghosts))
             case LowRankArm():
@@ -245,7 +257,7 @@ class _Layers:
             *self._alone("forward", "all_gather", n * b),
             self._forward(m, Gemm(m, b, n)),
             self._backward(m, None, Gemm(n, b, m)),
-            self._beside("reduce_scatter", n * b, Gemm(m, n, b)),
+            *self._beside("reduce_scatter", n * b, Gemm(m, n, b)),
         ]
 
     def _row(self) -> list[Segment]:
@@ -262,7 +274,7 @@ class _Layers:
         return [
             self._forward(m, Gemm(b, m, n)),
             self._backward(m, None, Gemm(b, n, m)),
-            self._beside("all_reduce", n * b, Gemm(m, n, b)),
+            *self._beside("all_reduce", n * b, Gemm(m, n, b)),
         ]
 
     def _row_scatter(self) -> list[Segment]:
@@ -298,7 +310,7 @@ class _Layers:
             *self._alone("forward", "all_reduce", r * b),
             self._forward(m, Gemm(b, m, r)),
             self._backward(m, None, Gemm(b, r, m)),
-            self._beside("all_reduce", r * b, Gemm(m, r, b)),
+            *self._beside("all_reduce", r * b, Gemm(m, r, b)),
             Segment("backward", (Gemm(b, m, r), Gemm(r, m, b))),
         ]
 
@@ -310,8 +322,10 @@ class _Layers:
         """The activation's gradient, then GEMMs."""
         return Segment("backward", gemms, transfer, self._activation_gradient(writes) + self._bias(writes))
 
-    def _beside(self, kind: Collective, elements: int, *gemms: Gemm) -> Segment:
-        return Segment("backward", gemms, Transfer(kind, elements) if self.p > 1 else None)
+    def _beside(self, kind: Collective, elements: int, *gemms: Gemm) -> list[Segment]:
+        if self.p == 1 or not self.hides:
+            return [Segment("backward", gemms), *self._alone("backward", kind, elements)]
+        return [Segment("backward", gemms, Transfer(kind, elements))]
 
     def _alone(self, phase: Phase, kind: Collective, elements: int) -> list[Segment]:
         return [Segment(phase, transfer=Transfer(kind, elements))] if self.p > 1 else []

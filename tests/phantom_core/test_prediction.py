@@ -124,8 +124,9 @@ def test_a_world_size_that_was_not_measured_has_no_prediction() -> None:
 
 def test_an_arithmetic_that_was_not_measured_has_no_prediction() -> None:
     arm = planned(TensorArm(name="t", world_size=2))
+    arm = arm.model_copy(update={"model": arm.model.model_copy(update={"tf32": True})})
     with pytest.raises(ProfileError, match="--arithmetic tf32"):
-        predict(arm, SHAPE, "split", round_profile(), tf32=True)
+        predict(arm, SHAPE, "split", round_profile())
 
 
 def test_a_curve_goes_through_its_points_and_on_beyond_them() -> None:

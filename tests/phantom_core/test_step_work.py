@@ -30,6 +30,7 @@ ARMS: list[Arm] = [
     TensorArm(name="alone", world_size=1),
     PhantomArm(name="phantom", ghosts=3, world_size=4),
     PhantomArm(name="phantom of two", ghosts=3, world_size=2),
+    TensorArm(name="dtensor", implementation="dtensor", world_size=4),
     BlockDiagonalArm(name="block", world_size=4),
     LowRankArm(name="low", rank=6, world_size=4),
 ]
@@ -47,8 +48,11 @@ def planned(arm: Arm, depth: int = 4, **training: object) -> PlannedArm:
 @pytest.mark.parametrize("arm", ARMS, ids=lambda arm: arm.name)
 @pytest.mark.parametrize("depth", [2, 3])
 @pytest.mark.parametrize("placement", ["whole", "split"])
-def test_work_in_order_adds_up_to_the_formulas(arm: Arm, depth: int, placement: FeaturePlacement) -> None:
-    each = planned(arm, depth)
+@pytest.mark.parametrize("anew", [False, True], ids=["kept", "checkpointed"])
+def test_work_in_order_adds_up_to_the_formulas(
+    arm: Arm, depth: int, placement: FeaturePlacement, anew: bool
+) -> None:
+    each = planned(arm, depth, activation_checkpointing=anew)
     work, cost = step_work(each, SHAPE, placement), arm_cost(each, SHAPE, placement)
     assert work.flops == cost.step_flops_per_rank
     calls = Counter(transfer.kind for transfer in work.transfers)
@@ -71,6 +75,8 @@ def test_ghosts_travel_beside_the_local_gemms_and_tensors_forward_sums_alone() -
     alone = [each for each in tensor.segments if each.transfer is not None and not each.gemms]
     # One all-reduce for each pair of layers forward, and the output layer's.
     assert sum(each.count for each in alone) == 2 + 1
+    dtensor = step_work(planned(TensorArm(name="d", implementation="dtensor", world_size=4)), SHAPE, "split")
+    assert not any(each.gemms for each in dtensor.segments if each.transfer is not None)
     assert not any(each.gemms for each in alone)
 
 
@@ -85,5 +91,5 @@ def test_an_update_touches_what_its_optimizer_keeps() -> None:
 
 
 def test_less_memory_traffic_than_the_weights_and_the_update_need_is_impossible() -> None:
-    work = step_work(planned(ARMS[6]), SHAPE, "split")
+    work = step_work(planned(BlockDiagonalArm(name="block", world_size=4)), SHAPE, "split")
     assert work.least_memory_bytes > work.update_bytes + 3 * 2 * work.parameters
