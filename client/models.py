@@ -145,6 +145,11 @@ class Run(Answer):
     method: str | None
     scope: str | None
     energy_reason: str | None
+    step_mode: str | None = None
+    step_mode_reason: str | None = None
+    compiled: bool | None = None
+    exchange: str | None = None
+    exchange_reason: str | None = None
     flags: tuple[str, ...]
     parameters: int | None
 

@@ -48,6 +48,7 @@ def runs_table(runs: Sequence[Run]) -> Table:
         table.add_column(title)
     for title in ("steps", "loss", "J to target", "J per step", "s per step"):
         table.add_column(title, justify="right")
+    table.add_column("steps made by")
     table.add_column("method and flags")
     for run in runs:
         loss = run.non_finite.get("final_evaluation_loss") or number(run.final_evaluation_loss)
@@ -60,9 +61,16 @@ def runs_table(runs: Sequence[Run]) -> Table:
             quantity("energy_to_target_mj", run.energy_to_target_mj),
             quantity("energy_per_step_mj", run.energy_per_step_mj),
             number(run.seconds_per_step),
+            _made_by(run),
             Text(", ".join(part for part in (run.method, *run.flags) if part)),
         )
     return table
+
+
+def _made_by(run: Run) -> str:
+    """How the run's steps ran and what carried their exchanges."""
+    parts = (run.step_mode, "compiled" if run.compiled else None, run.exchange)
+    return ", ".join(part for part in parts if part)
 
 
 def validation_table(validation: Validation) -> RenderableType:

@@ -42,6 +42,8 @@ class Traffic:
     """Number of calls by kind."""
     bytes_sent: dict[Collective, int] = field(default_factory=dict)
     """Bytes that this rank sent, by kind."""
+    fused_calls: int = 0
+    """Those of the calls that the fused ghost exchange made."""
 
     @property
     def total_bytes_sent(self) -> int:
@@ -155,16 +157,18 @@ class Communicator:
                 "something else; give every rank of a group the same settings"
             )
 
-    def count(self, kind: Collective, numel: int, element_bytes: int) -> None:
+    def count(self, kind: Collective, numel: int, element_bytes: int, *, fused: bool = False) -> None:
         """Counts one call, if calls are being counted.
 
         Args:
             kind: What it is.
             numel: Numbers in the whole, gathered or not yet scattered tensor.
             element_bytes: Bytes of each.
+            fused: Whether the fused ghost exchange makes it.
         """
         if self._traffic is not None:
             self._traffic.add(kind, bytes_sent(kind, numel, element_bytes, self.world_size))
+            self._traffic.fused_calls += int(fused)
 
     def fuse_ghosts(self, device: torch.device) -> str:
         """Sets up the fused ghost exchange once, if every rank can use it; all ranks must call it.
@@ -179,6 +183,11 @@ class Communicator:
             self._ghost_choice = choose_exchange(self.group, device, self._ghost_arena)
         choice = self._ghost_choice
         return f"{'collective' if choice.exchange is None else 'fused'}: {choice.reason}"
+
+    @property
+    def ghost_choice(self) -> ExchangeChoice | None:
+        """Whether ghosts go by the fused exchange, and why; None before `fuse_ghosts`."""
+        return self._ghost_choice
 
     @property
     def ghost_exchange(self) -> SymmetricExchange | None:

@@ -48,6 +48,7 @@ Phase = Literal["idle_before", "setup", "training", "evaluation", "steady", "wai
 Method = Literal["nvml.counter", "nvml.power", "rapl", "estimate", "amdsmi.counter"]
 Scope = Literal["gpu", "module", "package", "package+dram", "process"]
 StepMode = Literal["eager", "graph"]
+Exchange = Literal["symmetric_memory", "nccl", "gloo"]
 RunOutcome = Literal["succeeded", "diverged", "failed", "cancelled"]
 
 
@@ -316,6 +317,12 @@ class RunFinished(Wire):
     """Whether steps ran in a CUDA graph."""
     step_mode_reason: str | None = None
     """Why not in a graph."""
+    compiled: bool | None = None
+    """Whether torch.compile compiled the hidden layers; None if no model was built."""
+    exchange: Exchange | None = None
+    """What carried the hidden layers' exchanges; `symmetric_memory` is the fused exchange of ghosts."""
+    exchange_reason: str | None = None
+    """Why ghosts did not travel by the fused exchange, or why nothing was sent."""
     parameters: int | None = None
     """Trainable weights over all ranks, counted on the built model."""
     peak_memory_bytes: int | None = None

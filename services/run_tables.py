@@ -70,6 +70,9 @@ class Run(Base):
     """Boards that the run used."""
     step_mode: Mapped[str | None] = mapped_column(String(16))
     step_mode_reason: Mapped[str | None] = mapped_column(Text)
+    compiled: Mapped[bool | None]
+    exchange: Mapped[str | None] = mapped_column(String(32))
+    exchange_reason: Mapped[str | None] = mapped_column(Text)
     parameters: Mapped[int | None] = mapped_column(BigInteger)
     peak_memory_bytes: Mapped[int | None] = mapped_column(BigInteger)
     flops_per_step: Mapped[float | None]

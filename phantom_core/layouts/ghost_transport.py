@@ -129,7 +129,7 @@ class _FusedGather(Transfer):
     ) -> None:
         own = torch.mm(compressor, x.t())  # (k, b)
         self._others = own.new_empty((ranks.world_size - 1) * own.shape[0], own.shape[1])
-        ranks.count("all_gather", own.numel() * ranks.world_size, own.element_size())
+        ranks.count("all_gather", own.numel() * ranks.world_size, own.element_size(), fused=True)
         self._exchange = exchange
         with exchange.beside():
             exchange.gather(own, self._others)
@@ -150,7 +150,7 @@ class _FusedReduce(Transfer):
     ) -> None:
         blocks = torch.mm(decompressors.t(), delta.t())  # ((p-1) k, b)
         self._h = blocks.new_empty(k, blocks.shape[1])
-        ranks.count("reduce_scatter", self._h.numel() * ranks.world_size, blocks.element_size())
+        ranks.count("reduce_scatter", self._h.numel() * ranks.world_size, blocks.element_size(), fused=True)
         self._exchange = exchange
         # Kept until joined: the allocator knows nothing of the stream that reads it.
         self._blocks = blocks

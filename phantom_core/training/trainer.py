@@ -8,13 +8,15 @@ from typing import Any, Self
 import torch
 import torch.distributed as dist
 
-from phantom_core.collectives import Communicator
+from phantom_core.collectives import Communicator, Traffic
 from phantom_core.ffn import FFN, build_ffn, torch_dtype
 from phantom_core.plan import PlannedArm
 from phantom_core.protocol import StepMode
+from phantom_core.spec import TensorArm
 from phantom_core.tasks import Dataset
 from phantom_core.training.batches import Batch, DeviceRows, RowOrder
 from phantom_core.training.device import WorkDevice
+from phantom_core.training.exchange import ExchangeUsed, exchange_used
 from phantom_core.training.graphs import Capture, capture
 from phantom_core.training.losses import loss_dtype, loss_of, terms
 from phantom_core.training.optimizers import WeightUpdate
@@ -85,8 +87,10 @@ class Trainer:
             self._parts: _Parts | None = self._on_device(planned, dataset, order, model, weights)
         self.parameters_total: int = model.parameter_count()
         """Trainable numbers over all ranks, counted on the built model."""
-        self.bytes_sent_per_step: int | None = None
-        """Bytes that this rank sends in a step, counted in the first warm-up step; None without one."""
+        self.compiled = isinstance(planned.arm, TensorArm) and planned.arm.compiled
+        """Whether torch.compile compiles the hidden layers."""
+        self._planned = planned
+        self._traffic: Traffic | None = None
 
     @property
     def steps_done(self) -> int:
@@ -102,6 +106,16 @@ class Trainer:
     def step_mode_reason(self) -> str | None:
         """Why steps don't run in a graph; None if they do."""
         return self._mode_reason
+
+    @property
+    def bytes_sent_per_step(self) -> int | None:
+        """Bytes that this rank sends in a step, counted in the first warm-up step; None without one."""
+        return None if self._traffic is None else self._traffic.total_bytes_sent
+
+    @property
+    def exchange(self) -> ExchangeUsed:
+        """What carries the hidden layers' exchanges."""
+        return exchange_used(self._planned, self._ranks, self._traffic)
 
     def prepare(self, warmup_steps: int = 0) -> None:
         """Warms up, captures the step if that is possible, and leaves training where it was, to the bit.
@@ -252,7 +266,7 @@ class Trainer:
                 self._enqueue_step()
             tables.advance()
             if number == 0:
-                self.bytes_sent_per_step = traffic.total_bytes_sent
+                self._traffic = traffic
 
     def _agreed(self, attempt: Capture) -> Capture:
         """The attempt, unless another rank's failed: an arm's ranks replay together or not at all."""

@@ -124,6 +124,12 @@ class RunView(View):
     """`graph` or `eager`."""
     step_mode_reason: str | None
     """Why not in a graph."""
+    compiled: bool | None
+    """Whether torch.compile compiled the hidden layers."""
+    exchange: str | None
+    """What carried the hidden layers' exchanges: `symmetric_memory` (fused), `nccl` or `gloo`."""
+    exchange_reason: str | None
+    """Why ghosts did not travel by the fused exchange, or why nothing was sent."""
     parameters: int | None
     """Trainable weights, counted."""
     peak_memory_bytes: int | None

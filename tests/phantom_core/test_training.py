@@ -391,6 +391,7 @@ def test_a_cpu_runs_eagerly_and_says_why(teacher: Dataset) -> None:
         trainer.prepare(1)
         assert trainer.step_mode == "eager"
         assert trainer.step_mode_reason == "CUDA graphs need a CUDA device"
+        assert (trainer.exchange.name, trainer.exchange.reason) == (None, "one rank exchanges nothing")
         assert trainer.peak_memory_bytes() is None
         assert trainer.parameters_total == 12 * 16 + 2 * 16 * 16 + 16 * 3 + 3 * 16 + 3
         assert trainer.bytes_sent_per_step == 0

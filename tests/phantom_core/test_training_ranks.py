@@ -213,6 +213,22 @@ def losses_and_evaluation(
         return [*trainer.losses().tolist(), trainer.evaluate()]
 
 
+def exchanges_told() -> list[tuple[str | None, str | None, bool]]:
+    told = []
+    for arm in arms(2).values():
+        with Trainer(plan(arm), load_task(task("split"))) as trainer:
+            trainer.prepare(1)
+            told.append((trainer.exchange.name, trainer.exchange.reason, trainer.compiled))
+    return told
+
+
+def test_a_trainer_says_what_carries_its_exchanges_and_why_ghosts_are_not_fused() -> None:
+    by_gloo = ("gloo", None, False)
+    why = "the fused exchange needs CUDA, this rank computes on cpu"
+    for rank in run_ranks(2, exchanges_told):
+        assert rank == [by_gloo, by_gloo, ("gloo", why, False), by_gloo, by_gloo]
+
+
 @dataclass(frozen=True)
 class PhantomRuns:
     cold: list[float]

@@ -226,6 +226,8 @@ def test_a_run_trains_its_steps_and_reports_them_once(all_made: dict[str, list[T
     assert points[-1].energy_mj == pytest.approx(energy_mj)
     assert finished.bytes_sent_per_step is not None
     assert finished.bytes_sent_per_step > 0
+    assert (finished.step_mode, finished.compiled, finished.exchange) == ("eager", False, "gloo")
+    assert finished.exchange_reason == "the fused exchange needs CUDA, this rank computes on cpu"
     assert (finished.target_step, finished.energy_to_target_mj) == (None, None)
 
 

@@ -175,6 +175,8 @@ class SimulatedJob:
                 final_train_loss=figures.loss,
                 final_evaluation_loss=figures.loss,
                 step_mode="graph",
+                compiled=False,
+                exchange="symmetric_memory",
                 parameters=12_345,
                 peak_memory_bytes=2**20,
                 flops_per_step=1e9,

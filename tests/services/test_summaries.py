@@ -88,6 +88,7 @@ def test_all_figures_of_a_sound_run(database: Database) -> None:
     assert run.largest_gap_s == pytest.approx(0.1)
     assert (run.method, run.scope, run.flags, run.energy_reason) == ("nvml.counter", "gpu", (), None)
     assert (run.step_mode, run.parameters, run.peak_memory_bytes) == ("graph", 12_345, 2**20)
+    assert (run.compiled, run.exchange, run.exchange_reason) == (False, "symmetric_memory", None)
     assert (run.energy_evaluation_mj, run.energy_idle_boards_mj, run.energy_steady_mj) == (None, None, None)
 
 

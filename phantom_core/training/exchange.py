@@ -1,0 +1,45 @@
+"""What carried a run's exchanges: told with the run, since it decides what small messages cost."""
+
+from dataclasses import dataclass
+
+import torch.distributed as dist
+
+from phantom_core.collectives import Communicator, Traffic
+from phantom_core.plan import PlannedArm
+from phantom_core.protocol import Exchange
+from phantom_core.spec import PhantomArm
+
+
+@dataclass(frozen=True)
+class ExchangeUsed:
+    """How what ranks send each other travels."""
+
+    name: Exchange | None
+    """`symmetric_memory` for ghosts by the fused exchange, else the backend; None where nothing is sent."""
+    reason: str | None
+    """Why ghosts don't travel by the fused exchange, or why nothing is sent; None if there is nothing to say."""
+
+
+def exchange_used(planned: PlannedArm, ranks: Communicator, traffic: Traffic | None) -> ExchangeUsed:
+    """Says how an arm's hidden layers exchange.
+
+    Args:
+        planned: The arm.
+        ranks: Its ranks, after its model was built.
+        traffic: What was counted in one of its training steps; None if no step was counted, in which case
+            the fused exchange is taken to be used if it was set up.
+    """
+    if ranks.group is None or ranks.world_size == 1:
+        return ExchangeUsed(None, "one rank exchanges nothing")
+    backend: Exchange = "nccl" if dist.get_backend(ranks.group) == "nccl" else "gloo"
+    choice = ranks.ghost_choice
+    if not isinstance(planned.arm, PhantomArm) or choice is None:
+        return ExchangeUsed(backend, None)
+    if choice.exchange is None:
+        return ExchangeUsed(backend, choice.reason)
+    if traffic is None or traffic.fused_calls:
+        return ExchangeUsed("symmetric_memory", None)
+    k, b = planned.arm.ghosts, planned.training.batch_size
+    return ExchangeUsed(
+        backend, f"{k} ghosts of {b} rows are more than the fused exchange carries, {backend} is faster there"
+    )
