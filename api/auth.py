@@ -15,7 +15,8 @@ Every route carries `openapi_extra=needs("read")` (or `submit`, `admin`, `ingest
 
 import base64
 import binascii
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Request
@@ -105,6 +106,21 @@ def authorize_ingest(request: Request, experiment_id: str) -> Caller:
     token = _token(request)
     assert token is not None, "authorize has let no request without a token through"
     return _verified(request, context_of(request), token, Scope.INGEST, experiment_id)
+
+
+@contextmanager
+def refusing_groups(request: Request) -> Iterator[str]:
+    """Gives the token that a worker group sent; one that is not the group's is refused.
+
+    Raises:
+        Unauthorized: The token is not valid.
+    """
+    token = _token(request)
+    assert token is not None, "authorize has let no request without a token through"
+    try:
+        yield token
+    except KeyRefused as error:
+        raise Unauthorized(str(error), challenge=_challenge(request)) from error
 
 
 def unguarded(routers: Iterable[APIRouter]) -> list[str]:

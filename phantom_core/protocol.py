@@ -21,6 +21,25 @@ class Wire(BaseModel):
     )
 
 
+class JobVariable(StrEnum):
+    """What the service tells a job through its environment."""
+
+    SERVICE_URL = "GHOSTWATT_SERVICE_URL"
+    """Whom to report to."""
+    EXPERIMENT_ID = "GHOSTWATT_EXPERIMENT_ID"
+    """The experiment that the job was started for."""
+    INGEST_TOKEN = "GHOSTWATT_INGEST_TOKEN"  # noqa: S105 (the variable's name, not a token)
+    """Good for that experiment's attempt only."""
+    GROUP_ID = "GHOSTWATT_GROUP_ID"
+    """The worker group, named as the job."""
+    GROUP_TOKEN = "GHOSTWATT_GROUP_TOKEN"  # noqa: S105
+    """Good only for asking what the group does next, and for saying that it has ended."""
+
+
+JOB_LOG_LINE = "ghostwatt: making "
+"""With an experiment's id, the line of a job's log from which on the log is that experiment's."""
+
+
 class Reason(StrEnum):
     """Why a run or an experiment ended as it did, or a number is missing."""
 
@@ -30,6 +49,7 @@ class Reason(StrEnum):
     TASK_ERROR = "task_error"
     CANCELLED_BY_USER = "cancelled_by_user"
     WORKER_LOST = "worker_lost"
+    GROUP_LOST = "group_lost"
     JOB_FAILED = "job_failed"
     JOB_STOPPED = "job_stopped"
     JOB_UNKNOWN = "job_unknown"
@@ -84,7 +104,7 @@ class Assignment(Wire):
     """All that a job needs to know; `GET /internal/v1/experiments/{id}/assignment`."""
 
     experiment_id: str
-    """Also the Ray job's submission id."""
+    """The service's id."""
     attempt: int
     """Number of this start of the job, from 1."""
     plan: Plan
@@ -407,6 +427,41 @@ class EventBatch(Wire):
     """The experiment that all of them belong to."""
     events: tuple[Event, ...] = Field(max_length=1_000)
     """In order of `seq` per source."""
+
+
+class NextRequest(Wire):
+    """Body of `POST /internal/v1/next`: a worker group is done and asks what to do."""
+
+    group_id: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,120}$")]
+    """The group."""
+    finished: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,64}$")]
+    """The experiment that it made last; tells a lost answer from a new question."""
+    device: Literal["cuda", "cpu"]
+    """Where its ranks run."""
+
+
+class NextAnswer(Wire):
+    """What a worker group is to do."""
+
+    action: Literal["wait", "begin", "end"]
+    """Ask again in a moment, make the experiment below, or end."""
+    experiment_id: str | None = None
+    """What to make, with `begin`."""
+    token: str | None = Field(None, repr=False)
+    """That experiment's own ingest token."""
+
+
+class GroupEnded(Wire):
+    """Body of `POST /internal/v1/group-ended`: the job's driver saw its worker group end."""
+
+    group_id: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,120}$")]
+    """The group."""
+    outcome: Literal["succeeded", "failed", "cancelled"]
+    """How, and with that how the experiment that it was making ends."""
+    reason: Reason | None = None
+    """Why, unless it was told to end."""
+    message: Annotated[str, Field(max_length=4_000)] | None = None
+    """One sentence for a person."""
 
 
 EVENT_ADAPTER: TypeAdapter[Event] = TypeAdapter(Event)

@@ -2,13 +2,12 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-SERVICE_URL = "GHOSTWATT_SERVICE_URL"
-EXPERIMENT_ID = "GHOSTWATT_EXPERIMENT_ID"
-INGEST_TOKEN = "GHOSTWATT_INGEST_TOKEN"  # noqa: S105 (the variable's name, not a token)
+from phantom_core.protocol import JobVariable
 
 _SAFE_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+_SAFE_GROUP_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,119}")  # an experiment's, with the attempt's number
 
 
 class JobError(Exception):
@@ -23,7 +22,7 @@ class JobEnvironment:
     """Base address of the service, such as `http://127.0.0.1:8411`."""
     experiment_id: str
     """Lower-case letters, digits and `-`: safe in paths and names."""
-    token: str
+    token: str = field(repr=False)
     """Ingest token, good for this experiment only."""
 
     @classmethod
@@ -33,18 +32,61 @@ class JobEnvironment:
         Raises:
             JobError: One is missing, or the id is not one that a service makes.
         """
-        missing = [name for name in (SERVICE_URL, EXPERIMENT_ID, INGEST_TOKEN) if not environment.get(name)]
-        if missing:
-            raise JobError(f"{', '.join(missing)} not set; this program is started by Ghostwatt's service")
-        experiment_id = environment[EXPERIMENT_ID]
-        if not _SAFE_ID.fullmatch(experiment_id):
-            raise JobError(f"{EXPERIMENT_ID} = {experiment_id!r} is no experiment id")
-        return cls(environment[SERVICE_URL].rstrip("/"), experiment_id, environment[INGEST_TOKEN])
+        url, experiment_id, token = _read(
+            environment, JobVariable.SERVICE_URL, JobVariable.EXPERIMENT_ID, JobVariable.INGEST_TOKEN
+        )
+        _check(JobVariable.EXPERIMENT_ID, experiment_id, _SAFE_ID)
+        return cls(url.rstrip("/"), experiment_id, token)
 
     def variables(self) -> dict[str, str]:
         """The same as environment variables."""
         return {
-            SERVICE_URL: self.service_url,
-            EXPERIMENT_ID: self.experiment_id,
-            INGEST_TOKEN: self.token,
+            JobVariable.SERVICE_URL.value: self.service_url,
+            JobVariable.EXPERIMENT_ID.value: self.experiment_id,
+            JobVariable.INGEST_TOKEN.value: self.token,
         }
+
+
+@dataclass(frozen=True)
+class GroupEnvironment:
+    """Address and credential of a worker group, which may make several experiments."""
+
+    service_url: str
+    """Base address of the service."""
+    group_id: str
+    """The Ray job's id."""
+    token: str = field(repr=False)
+    """Good only for asking for the next experiment, and for saying that the group has ended."""
+
+    @classmethod
+    def read(cls, environment: Mapping[str, str]) -> "GroupEnvironment":
+        """Reads it from environment variables.
+
+        Raises:
+            JobError: One is missing, or the id is not one that a service makes.
+        """
+        url, group_id, token = _read(
+            environment, JobVariable.SERVICE_URL, JobVariable.GROUP_ID, JobVariable.GROUP_TOKEN
+        )
+        _check(JobVariable.GROUP_ID, group_id, _SAFE_GROUP_ID)
+        return cls(url.rstrip("/"), group_id, token)
+
+    def variables(self) -> dict[str, str]:
+        """The same as environment variables."""
+        return {
+            JobVariable.SERVICE_URL.value: self.service_url,
+            JobVariable.GROUP_ID.value: self.group_id,
+            JobVariable.GROUP_TOKEN.value: self.token,
+        }
+
+
+def _read(environment: Mapping[str, str], *names: JobVariable) -> list[str]:
+    missing = [name.value for name in names if not environment.get(name)]
+    if missing:
+        raise JobError(f"{', '.join(missing)} not set; this program is started by Ghostwatt's service")
+    return [environment[name] for name in names]
+
+
+def _check(name: JobVariable, value: str, pattern: re.Pattern[str]) -> None:
+    if not pattern.fullmatch(value):
+        raise JobError(f"{name.value} = {value!r} is no id that a service makes")

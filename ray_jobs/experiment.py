@@ -1,9 +1,9 @@
 """The Ray job's entry point: `python -m ray_jobs.experiment`.
 
 Fetches the assignment, starts one worker group as large as the largest arm, waits for it, and says how it
-ended. Neither this process nor Ray Train's controller loads torch: only the ranks do, which saves
-seconds of every start (so `DataParallelTrainer`, which `TorchTrainer` extends, and process groups
-made by the ranks themselves).
+ended. The group may make further experiments, of which this process knows nothing (`rank_entry`). Neither this
+process nor Ray Train's controller loads torch: only the ranks do, which saves seconds of every start (so
+`DataParallelTrainer`, which `TorchTrainer` extends, and process groups made by the ranks themselves).
 """
 
 import logging
@@ -17,72 +17,68 @@ import ray
 import ray.train
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
-from phantom_core.protocol import Assignment, ExperimentFinished, Progress, Reason
+from phantom_core.protocol import Assignment, GroupEnded, Reason
 from phantom_core.tasks import TaskError
-from ray_jobs.environment import JobEnvironment, JobError
+from ray_jobs.environment import GroupEnvironment, JobEnvironment, JobError
+from ray_jobs.group import tell_end
 from ray_jobs.rank_entry import rank_main
-from ray_jobs.reporter import Reporter, fetch_assignment
-from ray_jobs.spool import Spool, remove_spool, spool_folder
+from ray_jobs.reporter import fetch_assignment
 
 log = logging.getLogger(__name__)
 
-LAST_WORD_S = 60.0
-"""Seconds for which the driver goes on trying to deliver its last events."""
+LAST_WORD_S = 120.0
+"""Seconds for which the driver goes on trying to tell how the worker group ended."""
+LONGEST_MESSAGE = 2_000
 
 
 def main(environment: Mapping[str, str] = os.environ) -> int:
     """Runs the job; the exit code is Ray's verdict on it (0: every run was made, however it ended)."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     try:
-        job = JobEnvironment.read(environment)
+        job, group = JobEnvironment.read(environment), GroupEnvironment.read(environment)
         assignment = fetch_assignment(job)
     except JobError as error:
         log.error("%s", error)
         return 2
-    folder = spool_folder(assignment.experiment_id, assignment.attempt, "driver")
-    with (
-        Spool(folder, "driver", assignment.experiment_id, assignment.attempt) as spool,
-        Reporter(job, folder) as reporter,
-    ):
-        total = len(assignment.runs)
-        spool.emit(Progress(message="starting the worker group", done=0, total=total))
-        finished = _train(job, assignment)
-        spool.emit(finished)
-        delivered = reporter.drain(LAST_WORD_S)
-        if not delivered:
-            log.error("the last events stay in %s: %s", folder, reporter.refused or "service not reached")
-    if delivered:
-        remove_spool(folder)
-    return 0 if finished.outcome == "succeeded" else 1
+    told = _train(job, group, assignment)
+    tell_end(group, told, LAST_WORD_S)
+    return 0 if told.outcome == "succeeded" else 1
 
 
-def _train(job: JobEnvironment, assignment: Assignment) -> ExperimentFinished:
+def _train(job: JobEnvironment, group: GroupEnvironment, assignment: Assignment) -> GroupEnded:
     try:
         ray.init(logging_level=logging.WARNING)
         with tempfile.TemporaryDirectory(prefix="ghostwatt-train-", ignore_cleanup_errors=True) as storage:
-            _trainer(job, assignment, storage).fit()
+            _trainer(job, group, assignment, storage).fit()
     except KeyboardInterrupt:
-        return ExperimentFinished(
-            outcome="cancelled", reason=Reason.JOB_STOPPED, message="the Ray job was told to stop"
+        return GroupEnded(
+            group_id=group.group_id,
+            outcome="cancelled",
+            reason=Reason.JOB_STOPPED,
+            message="the Ray job was told to stop",
         )
     except Exception as error:
         log.exception("the worker group failed")
-        return _judged(error)
-    return ExperimentFinished(outcome="succeeded")
+        reason, message = _judged(error)
+        return GroupEnded(
+            group_id=group.group_id, outcome="failed", reason=reason, message=message[:LONGEST_MESSAGE]
+        )
+    return GroupEnded(group_id=group.group_id, outcome="succeeded")
 
 
-def _judged(error: Exception) -> ExperimentFinished:
+def _judged(error: Exception) -> tuple[Reason, str]:
     """The user's data are the user's to mend; everything else that ends a worker group is worth another try."""
     failures: Mapping[int, Exception] = getattr(error, "worker_failures", {})
     for failure in failures.values():
         raised = getattr(failure, "_base_exc", failure)  # Ray wraps what a rank raised
         if isinstance(raised, TaskError):
-            return ExperimentFinished(outcome="failed", reason=Reason.TASK_ERROR, message=str(raised)[:2000])
-    message = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-    return ExperimentFinished(outcome="failed", reason=Reason.WORKER_LOST, message=message[:2000])
+            return Reason.TASK_ERROR, str(raised)
+    return Reason.WORKER_LOST, (str(error).strip().splitlines() or [type(error).__name__])[-1]
 
 
-def _trainer(job: JobEnvironment, assignment: Assignment, storage: str) -> DataParallelTrainer:
+def _trainer(
+    job: JobEnvironment, group: GroupEnvironment, assignment: Assignment, storage: str
+) -> DataParallelTrainer:
     resources = assignment.plan.spec.resources
     ranks = assignment.plan.world_size
     gpus = ray.cluster_resources().get("GPU", 0)
@@ -91,6 +87,7 @@ def _trainer(job: JobEnvironment, assignment: Assignment, storage: str) -> DataP
         rank_main,
         train_loop_config={
             "job": job.variables(),
+            "group": group.variables(),
             "assignment": assignment.model_dump_json(),
             "use_gpu": use_gpu,
         },

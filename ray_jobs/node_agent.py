@@ -3,92 +3,155 @@
 import logging
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import ray
+from pydantic import TypeAdapter
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from phantom_core.meters.choose import MeterRequest
 from phantom_core.protocol import Assignment
 from ray_jobs.environment import JobEnvironment
+from ray_jobs.sampler import Sampler
+from ray_jobs.spool import remove_spool, spool_folder
 
 log = logging.getLogger(__name__)
 
 MAX_RESTARTS = 100
 
 
+@dataclass(frozen=True)
+class SamplingTask:
+    """What the sampler is to do for one experiment."""
+
+    job: JobEnvironment
+    """The service to deliver to."""
+    assignment: Assignment
+    """The experiment, its attempt and the sample rate."""
+    folder: Path
+    """Spool of this node's ranks."""
+    requests: tuple[MeterRequest, ...]
+    """The devices of this node's ranks, each with the pid of its rank."""
+
+
+_TASK: TypeAdapter[SamplingTask] = TypeAdapter(SamplingTask)
+
+
 class SamplerActor:
-    """Runs a `Sampler` in a process of its own; made an actor by `start_node_agent`."""
+    """Runs a `Sampler` for one experiment after the other, in a process of its own.
 
-    def __init__(
-        self,
-        job: JobEnvironment,
-        assignment: str,
-        folder: str,
-        requests: Sequence[MeterRequest],
-    ) -> None:
-        """Args: as for `Sampler`, with the assignment as JSON and the folder as text."""
-        from ray_jobs.sampler import Sampler
+    What it is doing is kept in a file, by which it goes on where Ray has started it again.
+    """
 
-        start = _count_start(Path(folder))
-        self._sampler = Sampler(
-            job, Assignment.model_validate_json(assignment), Path(folder), requests, start
-        )
+    def __init__(self, desk: str) -> None:
+        """Args: the folder for that file."""
+        self._task_file = Path(desk) / "task.json"
+        self._sampler: Sampler | None = None
+        if self._task_file.exists():
+            self._sample(_TASK.validate_json(self._task_file.read_bytes()))
+
+    def begin(self, task: SamplingTask) -> None:
+        """Starts sampling, and delivering what the node's ranks spool."""
+        descriptor = os.open(self._task_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(_TASK.dump_json(task))
+        self._sample(task)
 
     def process_id(self) -> int:
-        """The actor's process; also tells that it is up."""
+        """The actor's process."""
         return os.getpid()
 
     def finish(self, deadline_s: float) -> bool:
         """Stops sampling and delivers what is spooled; whether the service has all of it."""
-        return self._sampler.finish(deadline_s)
+        sampler, self._sampler = self._sampler, None
+        delivered = sampler is None or sampler.finish(deadline_s)
+        self._task_file.unlink(missing_ok=True)
+        return delivered
+
+    def _sample(self, task: SamplingTask) -> None:
+        self._sampler = Sampler(
+            task.job, task.assignment, task.folder, task.requests, _count_start(task.folder)
+        )
 
 
 class NodeAgent:
-    """A node's running sampler."""
+    """A node's sampler, for as long as the worker group lives."""
 
-    def __init__(self, actor: "ray.actor.ActorHandle") -> None:
-        """Args: the actor."""
+    def __init__(self, actor: "ray.actor.ActorHandle", desk: Path) -> None:
+        """Args: the actor, its folder."""
         self._actor = actor
+        self._desk = desk
+        self._samples = False
 
-    def wait_until_up(self, deadline_s: float) -> bool:
-        """Whether it came up in time; without it there are no power samples, but everything else goes on."""
+    def begin(
+        self,
+        job: JobEnvironment,
+        assignment: Assignment,
+        folder: Path,
+        requests: Sequence[MeterRequest],
+        deadline_s: float,
+    ) -> bool:
+        """Has it sample for an experiment.
+
+        Args:
+            job: The service to deliver to.
+            assignment: The experiment.
+            folder: Spool of this node's ranks.
+            requests: The devices of this node's ranks, each with the pid of its rank.
+            deadline_s: Seconds that it may take to begin.
+
+        Returns:
+            Whether it did; without it there are no power samples, but everything else goes on.
+        """
+        self._samples = True
         try:
-            ray.get(self._actor.process_id.remote(), timeout=deadline_s)
+            task = SamplingTask(job, assignment, folder, tuple(requests))
+            ray.get(self._actor.begin.remote(task), timeout=deadline_s)
         except Exception as error:
             log.warning("no power sampler: %s: %s", type(error).__name__, error)
             return False
         return True
 
-    def stop(self, deadline_s: float) -> None:
-        """Has everything delivered, then ends the actor. Never raises: what is left stays on disk."""
+    def finish(self, deadline_s: float) -> bool:
+        """Has everything delivered; once more does nothing. Never raises: what is left stays on disk.
+
+        Returns:
+            Whether the service has all of it.
+        """
+        if not self._samples:
+            return True
+        self._samples = False
         try:
-            if not ray.get(self._actor.finish.remote(deadline_s), timeout=deadline_s + 30):
-                log.warning("some events were not delivered and stay in the spool")
+            delivered = bool(ray.get(self._actor.finish.remote(deadline_s), timeout=deadline_s + 30))
         except Exception as error:
             log.warning("the sampler did not end well: %s: %s", type(error).__name__, error)
+            return False
+        if not delivered:
+            log.warning("some events were not delivered and stay in the spool")
+        return delivered
+
+    def stop(self) -> None:
+        """Ends the actor. Never raises."""
         try:
             ray.kill(self._actor)
         except Exception as error:
             log.warning("the sampler's actor was not ended: %s: %s", type(error).__name__, error)
+        remove_spool(self._desk)
 
 
-def start_node_agent(
-    job: JobEnvironment, assignment: Assignment, folder: Path, requests: Sequence[MeterRequest]
-) -> NodeAgent:
-    """Starts the sampler on this node; it ends with the rank that started it.
+def start_node_agent(group_id: str) -> NodeAgent:
+    """Starts the sampler's process on this node, without waiting; it ends with the rank that started it.
 
     Args:
-        job: The service to deliver to.
-        assignment: The experiment.
-        folder: Spool of this node's ranks.
-        requests: The devices of this node's ranks, each with the pid of its rank.
+        group_id: The worker group.
     """
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     actor_class = ray.remote(SamplerActor).options(
         num_cpus=0, num_gpus=0, max_restarts=MAX_RESTARTS, scheduling_strategy=here
     )
-    return NodeAgent(actor_class.remote(job, assignment.model_dump_json(), str(folder), list(requests)))
+    desk = spool_folder(group_id, 0, "sampler")
+    return NodeAgent(actor_class.remote(str(desk)), desk)
 
 
 def _count_start(folder: Path) -> int:

@@ -7,7 +7,8 @@ which would burn power on a board that should idle.
 
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Self, TypeVar
@@ -71,7 +72,7 @@ class Ranks:
         *,
         rank: int,
         world_size: int,
-        address: str,
+        address: str | None,
         device: torch.device,
         sizes: Iterable[int],
         longest_wait_s: float,
@@ -81,7 +82,7 @@ class Ranks:
         Args:
             rank: This rank.
             world_size: Ranks in the worker group.
-            address: `host:port` where rank 0 listens.
+            address: `host:port` where rank 0 listens; None if this process has joined them (`joined`).
             device: This rank's device; decides between NCCL and gloo.
             sizes: World sizes of the arms.
             longest_wait_s: Seconds that a rank outside an arm may have to wait.
@@ -93,9 +94,10 @@ class Ranks:
         if device.type == "cuda":
             torch.cuda.set_device(device)
         wait = timedelta(seconds=longest_wait_s)
-        dist.init_process_group(
-            "gloo", init_method=f"tcp://{address}", rank=rank, world_size=world_size, timeout=wait
-        )
+        self._groups: list[dist.ProcessGroup] = []
+        self._resources = ExitStack()
+        if address is not None:
+            self._resources.enter_context(joined(rank, world_size, address, wait))
         try:
             self._teams = self._make_teams({*sizes, world_size}, wait)
         except BaseException:
@@ -124,19 +126,45 @@ class Ranks:
             # Of all ranks for each team, also by those outside it: see `choose_arena`.
             arena = choose_arena(everyone, self.device) if size > 1 else None
             if self.rank < size:
+                self._groups += [compute, control]
                 teams[size] = Team(self.rank, size, Communicator(compute, arena), control)
         return teams
 
     def close(self) -> None:
-        """Leaves all groups."""
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        """Leaves all groups that it made or joined."""
+        while self._groups:
+            dist.destroy_process_group(self._groups.pop())
+        self._teams = {}
+        self._resources.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+
+@contextmanager
+def joined(rank: int, world_size: int, address: str, longest_wait: timedelta) -> Iterator[None]:
+    """The default group, which carries nothing; all others are made from it.
+
+    A worker group that makes several experiments stays in it: torch counts the names of groups from it, and what
+    symmetric memory knows of a name it never forgets.
+
+    Args:
+        rank: This rank.
+        world_size: Ranks in the worker group.
+        address: `host:port` where rank 0 listens.
+        longest_wait: How long to wait for the others.
+    """
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://{address}", rank=rank, world_size=world_size, timeout=longest_wait
+    )
+    try:
+        yield
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
 def listening_address(host: str) -> str:

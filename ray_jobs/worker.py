@@ -4,7 +4,7 @@ import os
 import platform
 import socket
 from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from phantom_core.protocol import (
     AssignedRun,
     Assignment,
     DeviceInfo,
+    ExperimentFinished,
     ExperimentStarted,
     Payload,
     Phase,
@@ -34,10 +35,11 @@ from phantom_core.protocol import (
 from phantom_core.tasks import Dataset, load_task
 from ray_jobs.arm_run import ArmRun
 from ray_jobs.environment import JobEnvironment
-from ray_jobs.node_agent import start_node_agent
-from ray_jobs.ranks import Ranks, Team, listening_address, use_interface_of
+from ray_jobs.node_agent import NodeAgent
+from ray_jobs.ranks import COMPUTE_TIMEOUT, Ranks, Team, joined, listening_address, use_interface_of
+from ray_jobs.reporter import Reporter
 from ray_jobs.rounds import Rounds
-from ray_jobs.spool import Spool, spool_folder
+from ray_jobs.spool import Spool, remove_spool, spool_folder
 from ray_jobs.window_clock import WindowClock
 
 SAMPLER_UP_S = 60.0
@@ -46,18 +48,23 @@ LAST_WORD_S = 120.0
 """Seconds for which a node goes on trying to deliver its ranks' last events."""
 
 
-def work(job: JobEnvironment, assignment: Assignment, *, use_gpu: bool) -> None:
-    """Joins the other ranks and makes every run of the assignment.
+def work(
+    job: JobEnvironment, assignment: Assignment, *, device: torch.device, agent: NodeAgent | None
+) -> bool:
+    """Makes every run of the assignment together with the other ranks, and says that all is done.
 
     Args:
         job: The service and the experiment.
         assignment: The plan and the runs still to make.
-        use_gpu: Whether this rank has a GPU.
+        device: Where this rank computes.
+        agent: The node's sampler, on the rank that looks after it.
+
+    Returns:
+        Whether the service has everything that this experiment's ranks had to tell.
     """
     context = ray.train.get_context()
     rank = context.get_world_rank()
     resources = assignment.plan.spec.resources
-    device = _device(use_gpu)
     if device.type == "cpu":
         torch.set_num_threads(max(1, int(resources.cpus_per_rank)))
     folder = spool_folder(assignment.experiment_id, assignment.attempt, "ranks")
@@ -65,20 +72,53 @@ def work(job: JobEnvironment, assignment: Assignment, *, use_gpu: bool) -> None:
         spool = stack.enter_context(
             Spool(folder, f"rank-{rank}", assignment.experiment_id, assignment.attempt)
         )
-        ranks = stack.enter_context(_join(assignment, rank, context.get_world_size(), device))
+        ranks = stack.enter_context(
+            Ranks(
+                rank=rank,
+                world_size=context.get_world_size(),
+                address=None,
+                device=device,
+                sizes={planned.arm.world_size for planned in assignment.plan.arms},
+                longest_wait_s=resources.deadline_s,
+            )
+        )
         request = _meter_request(device, rank)
         meter = stack.enter_context(open_meter(request))
         requests = ranks.everyone.gather(request.from_outside(os.getpid()))
         local = [told for told in requests if told.host == request.host]
-        if context.get_local_rank() == 0:
-            agent = start_node_agent(job, assignment, folder, local)
-            stack.callback(agent.stop, LAST_WORD_S)
-            agent.wait_until_up(SAMPLER_UP_S)
+        if agent is not None:
+            stack.callback(agent.finish, LAST_WORD_S)
+            agent.begin(job, assignment, folder, local, SAMPLER_UP_S)
         ranks.everyone.agree(True)
         local_pids = [told.pid for told in local if told.pid is not None]
         bench = Bench(assignment, ranks, spool, meter, local_pids)
         bench.announce()
         bench.make_all_runs()
+        spool.close()
+        ranks.everyone.agree(True)  # all that the ranks had to tell is in the spools
+        delivered = ranks.everyone.agree(agent is None or agent.finish(LAST_WORD_S))
+        if rank == 0:
+            delivered = _last_word(job, assignment) and delivered
+        return ranks.everyone.agree(delivered)
+
+
+def join_the_others(rank: int, world_size: int) -> AbstractContextManager[None]:
+    """Joins the other ranks of the worker group, for as long as it lives."""
+    host = ray.util.get_node_ip_address()
+    use_interface_of(host)
+    address = listening_address(host) if rank == 0 else None
+    told: str = ray.train.collective.broadcast_from_rank_zero(address)
+    return joined(rank, world_size, told, COMPUTE_TIMEOUT)
+
+
+def device_of_rank(use_gpu: bool) -> torch.device:
+    """The device that Ray gave this rank."""
+    if not use_gpu:
+        return torch.device("cpu")
+    from ray.train.torch import get_device
+
+    device: torch.device = get_device()
+    return device
 
 
 class Bench:
@@ -236,28 +276,18 @@ class Bench:
             self._spool.emit(Progress(message=message, done=done, total=len(self._assignment.runs)))
 
 
-def _join(assignment: Assignment, rank: int, world_size: int, device: torch.device) -> Ranks:
-    host = ray.util.get_node_ip_address()
-    use_interface_of(host)
-    address = listening_address(host) if rank == 0 else None
-    told: str = ray.train.collective.broadcast_from_rank_zero(address)
-    return Ranks(
-        rank=rank,
-        world_size=world_size,
-        address=told,
-        device=device,
-        sizes={planned.arm.world_size for planned in assignment.plan.arms},
-        longest_wait_s=assignment.plan.spec.resources.deadline_s,
-    )
-
-
-def _device(use_gpu: bool) -> torch.device:
-    if not use_gpu:
-        return torch.device("cpu")
-    from ray.train.torch import get_device
-
-    device: torch.device = get_device()
-    return device
+def _last_word(job: JobEnvironment, assignment: Assignment) -> bool:
+    """Says that all runs were made, once everything else has been delivered; whether the service has heard it."""
+    folder = spool_folder(assignment.experiment_id, assignment.attempt, "end")
+    with (
+        Spool(folder, "end", assignment.experiment_id, assignment.attempt) as spool,
+        Reporter(job, folder) as reporter,
+    ):
+        spool.emit(ExperimentFinished(outcome="succeeded"))
+        delivered = reporter.drain(LAST_WORD_S)
+    if delivered:
+        remove_spool(folder)
+    return delivered
 
 
 def _meter_request(device: torch.device, rank: int) -> MeterRequest:

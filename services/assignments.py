@@ -13,7 +13,7 @@ from services.errors import NotFound
 from services.metrics import metric_named, primary_metric
 from services.moves import lock_experiment
 from services.states import TERMINAL_RUN_STATES, RunState
-from services.tables import Arm, Attempt, Experiment, Run
+from services.tables import Arm, Attempt, Experiment, ExperimentAttempt, Run
 
 
 def assignment(db: Database, experiment_id: str, data_roots: Sequence[Path] = ()) -> Assignment:
@@ -32,6 +32,8 @@ def assignment(db: Database, experiment_id: str, data_roots: Sequence[Path] = ()
         if experiment is None or experiment.attempt == 0:
             raise NotFound("started experiment", experiment_id)
         moment = now(session)
+        job = session.get_one(ExperimentAttempt, (experiment_id, experiment.attempt))
+        job.reached_at = job.reached_at or moment
         found = session.execute(
             select(Run, Arm.name)
             .join(Arm, Arm.key == Run.arm_key)

@@ -3,6 +3,7 @@
 Every function takes the lease; one that was taken over changes nothing any more.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -10,13 +11,15 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from phantom_core.protocol import Reason
-from services import comparisons, deletion, keys, summaries
+from services import comparisons, deletion, groups, keys, summaries
 from services.database import Database, now
 from services.endings import end_experiment
 from services.errors import LeaseLost
+from services.groups import Shape
 from services.holds import Lease, held
+from services.keys import NewKey
 from services.moves import log, move_experiment, move_run
-from services.states import TERMINAL_STATES, ExperimentState, RunState
+from services.states import TERMINAL_STATES, ExperimentState, GroupState, RunState
 from services.tables import Attempt, Experiment, ExperimentAttempt, Run
 
 
@@ -56,37 +59,53 @@ def begin_attempt(
         LeaseLost: Another dispatcher owns the experiment, or it has ended.
     """
     with db.write() as session:
-        experiment = held(session, lease)
-        if experiment is None:
-            raise LeaseLost(f"{lease.owner} no longer holds {lease.experiment_id}")
-        moment = now(session)
-        if experiment.state != ExperimentState.LEASED:
-            move_experiment(
-                session,
-                experiment.id,
-                ExperimentState.LEASED,
-                expected={ExperimentState.STARTING, ExperimentState.RUNNING},
-                token=lease.token,
-                reason=reason,
-                message=message,
-            )
-        _close_attempt(session, experiment, reason, message, moment)
-        experiment.attempt += 1
-        session.add(
-            ExperimentAttempt(experiment_id=experiment.id, attempt=experiment.attempt, begun_at=moment)
-        )
-        experiment.ray_job_id = experiment.ray_dashboard_url = None
-        experiment.last_event_at = None
-        experiment.reported_outcome = experiment.reported_reason = experiment.reported_message = None
-        keys.revoke_of_experiment(session, experiment.id)
-        key = keys.add_key(
-            session,
-            f"job of {experiment.id}, attempt {experiment.attempt}",
-            frozenset({keys.Scope.INGEST}),
-            experiment_id=experiment.id,
-        )
-        log(session, experiment, "attempt", {"attempt": experiment.attempt}, moment=moment)
+        experiment = _begin(session, lease, reason, message)
+        key = job_key(session, experiment)
         return IngestToken(experiment.id, experiment.attempt, key.token)
+
+
+def begin_warm_attempt(
+    db: Database, lease: Lease, shape: Shape, dashboard_url: Callable[[str], str]
+) -> str | None:
+    """Starts the next attempt in an idle worker group that fits, if there is one.
+
+    The group gets the attempt's key when it asks for it (`group_calls.ask`).
+
+    Args:
+        db: The database.
+        lease: The lease.
+        shape: What the group must be like.
+        dashboard_url: Gives the page of a Ray job.
+
+    Returns:
+        The Ray job of the group; None if none is idle.
+
+    Raises:
+        LeaseLost: Another dispatcher owns the experiment, or it has ended.
+    """
+    with db.write() as session:
+        moment = now(session)
+        if held(session, lease) is None:
+            raise LeaseLost(f"{lease.owner} no longer holds {lease.experiment_id}")
+        group = groups.choose(session, shape, moment)
+        if group is None:
+            return None
+        experiment = _begin(session, lease, None, None)
+        session.get_one(ExperimentAttempt, (experiment.id, experiment.attempt)).warm = True
+        groups.move(group, GroupState.OFFERED, moment)
+        group.experiment_id, group.attempt = experiment.id, experiment.attempt
+        _note_job(session, lease, experiment, group.id, dashboard_url(group.id))
+        return group.id
+
+
+def job_key(session: Session, experiment: Experiment) -> NewKey:
+    """A key for the job of the experiment's current attempt."""
+    return keys.add_key(
+        session,
+        f"job of {experiment.id}, attempt {experiment.attempt}",
+        frozenset({keys.Scope.INGEST}),
+        experiment_id=experiment.id,
+    )
 
 
 def mark_starting(db: Database, lease: Lease, ray_job_id: str, dashboard_url: str | None = None) -> bool:
@@ -101,22 +120,7 @@ def mark_starting(db: Database, lease: Lease, ray_job_id: str, dashboard_url: st
         experiment = held(session, lease)
         if experiment is None:
             return False
-        experiment.ray_job_id = ray_job_id
-        job = session.get_one(ExperimentAttempt, (experiment.id, experiment.attempt))
-        job.ray_job_id = ray_job_id
-        experiment.ray_dashboard_url = dashboard_url
-        if experiment.state == ExperimentState.LEASED:
-            # Its worker group may have reported while nobody held the lease.
-            reported = job.environment is not None
-            move_experiment(
-                session,
-                experiment.id,
-                ExperimentState.RUNNING if reported else ExperimentState.STARTING,
-                expected={ExperimentState.LEASED},
-                token=lease.token,
-            )
-        else:
-            experiment.version += 1
+        _note_job(session, lease, experiment, ray_job_id, dashboard_url)
         return True
 
 
@@ -154,6 +158,62 @@ def finish(
     comparisons.store(db, lease.experiment_id)
     deletion.delete_if_asked(db, lease.experiment_id)
     return ended
+
+
+def _begin(session: Session, lease: Lease, reason: Reason | None, message: str | None) -> Experiment:
+    experiment = held(session, lease)
+    if experiment is None:
+        raise LeaseLost(f"{lease.owner} no longer holds {lease.experiment_id}")
+    moment = now(session)
+    if experiment.state != ExperimentState.LEASED:
+        move_experiment(
+            session,
+            experiment.id,
+            ExperimentState.LEASED,
+            expected={ExperimentState.STARTING, ExperimentState.RUNNING},
+            token=lease.token,
+            reason=reason,
+            message=message,
+        )
+    _close_attempt(session, experiment, reason, message, moment)
+    experiment.attempt += 1
+    session.add(
+        ExperimentAttempt(
+            experiment_id=experiment.id,
+            attempt=experiment.attempt,
+            begun_at=moment,
+            leased_at=experiment.leased_at,
+            warm=False,
+        )
+    )
+    experiment.ray_job_id = experiment.ray_dashboard_url = None
+    experiment.last_event_at = None
+    experiment.reported_outcome = experiment.reported_reason = experiment.reported_message = None
+    keys.revoke_of_experiment(session, experiment.id)
+    log(session, experiment, "attempt", {"attempt": experiment.attempt}, moment=moment)
+    session.flush()
+    return experiment
+
+
+def _note_job(
+    session: Session, lease: Lease, experiment: Experiment, ray_job_id: str, dashboard_url: str | None
+) -> None:
+    experiment.ray_job_id = ray_job_id
+    job = session.get_one(ExperimentAttempt, (experiment.id, experiment.attempt))
+    job.ray_job_id = ray_job_id
+    experiment.ray_dashboard_url = dashboard_url
+    if experiment.state == ExperimentState.LEASED:
+        # Its worker group may have reported while nobody held the lease.
+        reported = job.environment is not None
+        move_experiment(
+            session,
+            experiment.id,
+            ExperimentState.RUNNING if reported else ExperimentState.STARTING,
+            expected={ExperimentState.LEASED},
+            token=lease.token,
+        )
+    else:
+        experiment.version += 1
 
 
 def _close_attempt(

@@ -1,7 +1,7 @@
 """Experiments as they are read: one, and lists by filter, newest first."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
@@ -9,7 +9,7 @@ from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session, load_only, undefer
 
 from phantom_core.flags import Flag
-from services import cursors
+from services import cursors, timings
 from services.database import Database, now
 from services.errors import NotFound
 from services.states import ExperimentState
@@ -29,9 +29,7 @@ from services.views import (
     DeviceView,
     ExperimentDetail,
     ExperimentView,
-    JobAttemptView,
     Page,
-    TimingsView,
     VerdictView,
     View,
 )
@@ -79,11 +77,12 @@ def get(db: Database, experiment_id: str) -> ExperimentDetail:
             select(ExperimentAttempt)
             .where(ExperimentAttempt.experiment_id == experiment_id)
             .order_by(ExperimentAttempt.attempt)
-        )
+        ).all()
         common = _common(
             experiment,
             _run_counts(session, [experiment_id]).get(experiment_id, {}),
             _verdicts(session, [experiment_id]).get(experiment_id, []),
+            attempts[-1] if attempts else None,
             now(session),
         )
         return ExperimentDetail(
@@ -93,7 +92,7 @@ def get(db: Database, experiment_id: str) -> ExperimentDetail:
                 for arm in arms
             ),
             devices=tuple(DeviceView(**_copied(device, DeviceView)) for device in devices),
-            attempts=tuple(JobAttemptView(**_copied(attempt, JobAttemptView)) for attempt in attempts),
+            attempts=timings.of_attempts(experiment, attempts),
             spec=experiment.spec,
         )
 
@@ -128,10 +127,17 @@ def list_experiments(
         identifiers = [experiment.id for experiment in shown]
         arms = _arms(session, identifiers)
         counts, verdicts = _run_counts(session, identifiers), _verdicts(session, identifiers)
+        last = _last_attempts(session, shown)
         moment = now(session)
         items = tuple(
             ExperimentView(
-                **_common(experiment, counts.get(experiment.id, {}), verdicts.get(experiment.id, []), moment),
+                **_common(
+                    experiment,
+                    counts.get(experiment.id, {}),
+                    verdicts.get(experiment.id, []),
+                    last.get(experiment.id),
+                    moment,
+                ),
                 arms=tuple(
                     ArmView(**_arm_fields(arm, experiment.baseline)) for arm in arms.get(experiment.id, [])
                 ),
@@ -168,41 +174,24 @@ def _matching(filters: ExperimentFilter) -> Select[Experiment]:
 
 
 def _common(
-    experiment: Experiment, counts: dict[str, int], verdicts: Sequence[VerdictView], moment: datetime
+    experiment: Experiment,
+    counts: dict[str, int],
+    verdicts: Sequence[VerdictView],
+    last: ExperimentAttempt | None,
+    moment: datetime,
 ) -> dict[str, Any]:
     """Fields that lists and single answers share."""
-    copied = ExperimentView.model_fields.keys() - {"arms", "is_terminal", "runs", "verdicts", "timings"}
+    computed = {"arms", "is_terminal", "runs", "verdicts", "timings", "phase"}
+    copied = ExperimentView.model_fields.keys() - computed
+    spent, phase = timings.of_experiment(experiment, last, moment)
     return {
         **{name: getattr(experiment, name) for name in copied},
         "is_terminal": ExperimentState(experiment.state).is_terminal,
         "runs": counts,
         "verdicts": tuple(verdicts),
-        "timings": _timings(experiment, moment),
+        "timings": spent,
+        "phase": phase,
     }
-
-
-def _timings(experiment: Experiment, moment: datetime) -> TimingsView:
-    end = experiment.finished_at or moment
-    marks = [
-        experiment.submitted_at,
-        experiment.leased_at,
-        experiment.starting_at,
-        experiment.running_at,
-        experiment.first_run_at,
-    ]
-    spans: list[float | None] = []
-    for position, begun in enumerate(marks):
-        # A step that was left out (cancelled while queued, say) ends when the experiment does.
-        after = next((mark for mark in marks[position + 1 :] if mark is not None), end)
-        spans.append(None if begun is None else max(0.0, (after - begun) / timedelta(seconds=1)))
-    return TimingsView(
-        queued_s=spans[0],
-        cluster_s=spans[1],
-        start_up_s=spans[2],
-        set_up_s=spans[3],
-        running_s=spans[4],
-        total_s=max(0.0, (end - experiment.submitted_at) / timedelta(seconds=1)),
-    )
 
 
 def _arm_fields(arm: Arm, baseline: str) -> dict[str, Any]:
@@ -239,6 +228,12 @@ def _arms(session: Session, identifiers: Sequence[str]) -> dict[str, list[Arm]]:
     for arm in session.scalars(statement):
         grouped.setdefault(arm.experiment_id, []).append(arm)
     return grouped
+
+
+def _last_attempts(session: Session, shown: Sequence[Experiment]) -> dict[str, ExperimentAttempt]:
+    numbers = {experiment.id: experiment.attempt for experiment in shown}
+    rows = session.scalars(select(ExperimentAttempt).where(ExperimentAttempt.experiment_id.in_(numbers)))
+    return {row.experiment_id: row for row in rows if row.attempt == numbers[row.experiment_id]}
 
 
 def _run_counts(session: Session, identifiers: Sequence[str]) -> dict[str, dict[str, int]]:

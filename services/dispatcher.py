@@ -14,11 +14,11 @@ from pathlib import Path
 
 from phantom_core.checks import Capacity
 from phantom_core.protocol import Reason
-from services import heartbeats, housekeeping, leases
-from services.cluster import Cluster, ClusterError
+from services import groups, heartbeats, housekeeping, leases
+from services.cluster import FINAL_STATES, Cluster, ClusterError
 from services.database import Database
 from services.errors import ServiceError
-from services.following import Follower
+from services.following import STOP_AGAIN_S, Follower
 from services.leases import Lease
 from services.ray_head import RayHead, RayHeadError
 from services.settings import Settings
@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 CLUSTER_CHECK_S = 5.0
 HEARTBEAT_S = 5.0
 SWEEP_S = 5.0
+GROUPS_S = 5.0
+"""Seconds between two looks for worker groups that nobody hears of."""
 RENEWALS_PER_LEASE = 3
 
 
@@ -48,6 +50,8 @@ class Dispatcher:
         self._problem: str | None = "Ray is starting"
         self._beat_s: float | None = None
         self._told_s: float | None = None
+        self._groups_s: float | None = None
+        self._stopped_groups_s: dict[str, float] = {}
         self._followers: dict[str, Follower] = {}
         self._renewed_s: dict[str, float] = {}
         self._threads = [
@@ -75,6 +79,7 @@ class Dispatcher:
                 except ServiceError as error:
                     log.warning("lease of %s not given back: %s", follower.lease.experiment_id, error)
             self._followers.clear()
+            self._end_idle_groups(self._db)
             self._db.close()
             self._db = None
         if self._cluster is not None:
@@ -126,6 +131,36 @@ class Dispatcher:
             lease = leases.claim(self._db, self._owner, self._settings.lease_ttl_s)
             if lease is not None:
                 self._follow(self._db, lease)
+
+        self._look_after_groups(self._db, cluster)
+
+    def _look_after_groups(self, db: Database, cluster: Cluster) -> None:
+        """Ends groups that should have ended by themselves, and forgets those that have."""
+        now_s = time.monotonic()
+        if self._groups_s is not None and now_s - self._groups_s < GROUPS_S:
+            return
+        self._groups_s = now_s
+        for group in groups.neglected(db):
+            status = cluster.status(group.id)
+            if status is None or status.state in FINAL_STATES:
+                groups.forget(db, group.id)
+                self._stopped_groups_s.pop(group.id, None)
+            elif now_s - self._stopped_groups_s.get(
+                group.id, -STOP_AGAIN_S
+            ) >= STOP_AGAIN_S and groups.end_neglected(db, group.id):
+                log.warning("worker group %s does not end by itself; its job is stopped", group.id)
+                self._stopped_groups_s[group.id] = now_s
+                cluster.stop(group.id)
+
+    def _end_idle_groups(self, db: Database) -> None:
+        """Nobody will answer them any more."""
+        try:
+            ending = groups.end_idle(db, self._settings.service_url)
+            if self._cluster is not None and self._head is None:  # an own head takes its jobs along
+                for group_id in ending:
+                    self._cluster.stop(group_id)
+        except (ServiceError, ClusterError) as error:
+            log.warning("idle worker groups were not ended: %s", error)
 
     def _step(self, identifier: str, follower: Follower, cluster: Cluster) -> None:
         """One look at one experiment; what goes wrong with it is none of the others' business."""

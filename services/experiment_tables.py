@@ -85,6 +85,16 @@ class ExperimentAttempt(Base):
     attempt: Mapped[int] = mapped_column(primary_key=True)
     begun_at: Mapped[datetime] = mapped_column(UtcDateTime)
     ray_job_id: Mapped[str | None] = mapped_column(String(200))
+    warm: Mapped[bool] = mapped_column(default=False)
+    """Whether it was given to a worker group that stood ready, instead of a job of its own."""
+    leased_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """When a dispatcher took the experiment for it."""
+    reached_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """When its job first asked what to do."""
+    reported_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """When its worker group reported, by the service's clock at the latest."""
+    first_step_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
+    """When the set-up of its first run was over."""
     environment: Mapped[dict[str, Any] | None]
     """Backend, ranks and versions, as its worker group reported them."""
     ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from phantom_core.checks import check
+from phantom_core.checks import Capacity, check
 from phantom_core.plan import Plan, make_plan
-from phantom_core.protocol import Reason
+from phantom_core.protocol import JOB_LOG_LINE, JobVariable, Reason
 from phantom_core.spec import ExperimentSpec
-from services import leases
+from services import groups, leases
 from services.cluster import (
     FINAL_STATES,
     Cluster,
@@ -30,6 +30,7 @@ from services.cluster import (
 from services.database import Database
 from services.errors import LeaseLost
 from services.event_limits import text
+from services.groups import Shape
 from services.leases import FollowView, IngestToken, Lease
 from services.settings import Settings
 from services.states import ExperimentState
@@ -43,6 +44,9 @@ STOP_AGAIN_S = 30.0
 """Seconds after which a job that was told to stop and still runs is told again."""
 SUBMIT_AGAIN_S = 120.0
 """Seconds for which a job that Ray fails to take, without refusing it, is offered again."""
+
+HANDOVER_S = 10.0
+"""Seconds in which an idle worker group must take what it was offered."""
 
 RETRIED = frozenset({Reason.WORKER_LOST, Reason.JOB_UNKNOWN, Reason.JOB_FAILED, Reason.SILENCE_DEADLINE})
 """Faults of the infrastructure: another attempt may do better. The user's own errors are not among them."""
@@ -79,6 +83,7 @@ class Follower:
             self._name = experiment.name
         self._plan: Plan = make_plan(self._spec)
         self._token: IngestToken | None = None
+        self._group_token: str | None = None
         self._ending: Ending | None = None
         self._stopped_at_s: float | None = None
         self._ended_since_s: float | None = None
@@ -114,10 +119,16 @@ class Follower:
                 return self._begin(cluster, view)
             # Submitted by a dispatcher that died before it could write so.
             self._note_job(cluster, view.attempt)
+        if self._ending is None and view.warm and not view.has_reported:
+            lost = self._lost_handover(view, status)
+            if lost is not None:
+                return self._begin_anew(view, Reason.GROUP_LOST, lost)
         if self._ending is None:
             self._ending = self._overdue(view, status)
         if self._ending is not None:
             return self._end_job(cluster, view, status)
+        if view.state is ExperimentState.STARTING and not view.warm:
+            groups.end_idle(self._db)  # its ranks may be waiting for what such a group holds
         if status is None or status.state in FINAL_STATES:
             return self._judge(cluster, view, status)
         self._ended_since_s = None
@@ -127,31 +138,48 @@ class Follower:
         ending = self._ending or self._past_deadline(view)
         if ending is not None:
             return self._finish(ending)
-        problem = self._does_not_fit(cluster)
+        capacity = cluster.capacity()
+        problem = self._does_not_fit(capacity)
         if problem is not None:
             return self._finish(Ending(ExperimentState.FAILED, Reason.NO_CAPACITY, problem))
+        shape = Shape.of(self._plan, capacity, self._settings)
         if self._token is None or self._token.attempt != view.attempt:
+            if not view.handovers_lost and self._settings.keep_group_s > 0:
+                group_id = leases.begin_warm_attempt(self._db, self.lease, shape, cluster.dashboard_url)
+                if group_id is not None or groups.comes_back(self._db, shape):
+                    return True
             self._token = leases.begin_attempt(self._db, self.lease)
-        attempt = self._token.attempt
+            self._group_token = None
+        groups.end_idle(self._db)
+        return self._submit(cluster, shape, self._token)
+
+    def _submit(self, cluster: Cluster, shape: Shape, token: IngestToken) -> bool:
+        name = job_id(self.lease.experiment_id, token.attempt)
+        if self._group_token is None:
+            self._group_token = groups.register(
+                self._db, name, shape, self.lease.experiment_id, token.attempt
+            )
         if self._offered_since_s is None:
             self._offered_since_s = self._clock_s()
         try:
             cluster.submit(
-                job_id(self.lease.experiment_id, attempt),
+                name,
                 python=self._settings.ray_python,
                 environment={
-                    "GHOSTWATT_SERVICE_URL": self._settings.service_url,
-                    "GHOSTWATT_EXPERIMENT_ID": self.lease.experiment_id,
-                    "GHOSTWATT_INGEST_TOKEN": self._token.token,
+                    JobVariable.SERVICE_URL: self._settings.service_url,
+                    JobVariable.EXPERIMENT_ID: self.lease.experiment_id,
+                    JobVariable.INGEST_TOKEN: token.token,
+                    JobVariable.GROUP_ID: name,
+                    JobVariable.GROUP_TOKEN: self._group_token,
                 },
                 name=self._name,
             )
         except ClusterError as error:
             # It can have got through all the same: the id is looked up before anything else.
-            if cluster.status(job_id(self.lease.experiment_id, attempt)) is None:
+            if cluster.status(name) is None:
                 return self._not_taken(error)
-        self._token = self._offered_since_s = None
-        self._note_job(cluster, attempt)
+        self._token = self._group_token = self._offered_since_s = None
+        self._note_job(cluster, token.attempt)
         return True
 
     def _not_taken(self, error: ClusterError) -> bool:
@@ -164,8 +192,7 @@ class Follower:
             return self._finish(Ending(ExperimentState.FAILED, Reason.SUBMIT_FAILED, str(error)))
         raise error
 
-    def _does_not_fit(self, cluster: Cluster) -> str | None:
-        capacity = cluster.capacity()
+    def _does_not_fit(self, capacity: Capacity) -> str | None:
         problems = [problem for problem in check(self._plan, capacity) if problem.severity == "error"]
         return "; ".join(f"{problem.field}: {problem.message}" for problem in problems) or None
 
@@ -215,6 +242,18 @@ class Follower:
             f"no sign of life from its ranks for {deadline_s:g} s",
         )
 
+    def _lost_handover(self, view: FollowView, status: JobStatus | None) -> str | None:
+        """Why the group that stood ready will not make this attempt; None while it may, or is about to."""
+        if status is None or status.state in FINAL_STATES:
+            return "the worker group that stood ready was lost before it began; a new one is started"
+        if view.offered_at is None or _age_s(view.offered_at, view.now) <= HANDOVER_S:
+            return None
+        if not groups.give_up(self._db, view.ray_job_id or "", self.lease.experiment_id):
+            return None
+        return (
+            f"the worker group that stood ready did not begin within {HANDOVER_S:g} s; a new one is started"
+        )
+
     def _judge(self, cluster: Cluster, view: FollowView, status: JobStatus | None) -> bool:
         """The job is over, and the experiment is not: says why, after its last events had time to arrive."""
         if self._ended_since_s is None:
@@ -243,7 +282,9 @@ class Follower:
                 Reason.JOB_STOPPED,
                 "the job was stopped from outside, through Ray's dashboard or command",
             )
-        tail = cluster.log_tail(job_id(self.lease.experiment_id, view.attempt))
+        # A group's log holds what it made before, too.
+        log_text = cluster.log_tail(self._job_of(view))
+        tail = log_text.rpartition(JOB_LOG_LINE + self.lease.experiment_id)[2].strip()
         if status.state == "SUCCEEDED":
             what = f"the job ended but {view.runs_left} runs were never reported"
         else:
@@ -252,13 +293,16 @@ class Follower:
         return Ending(ExperimentState.FAILED, Reason.JOB_FAILED, text(f"{what}\n{tail}".strip()) or what)
 
     def _fail_or_retry(self, view: FollowView, ending: Ending) -> bool:
-        if ending.reason in RETRIED and view.attempt < self._settings.attempts:
-            log.warning("%s: attempt %d: %s", self.lease.experiment_id, view.attempt, ending.message)
-            self._token = leases.begin_attempt(
-                self._db, self.lease, reason=ending.reason, message=ending.message
-            )
-            return True
+        if ending.reason in RETRIED and view.starts < self._settings.attempts:
+            return self._begin_anew(view, ending.reason, ending.message)
         return self._finish(ending)
+
+    def _begin_anew(self, view: FollowView, reason: Reason, message: str) -> bool:
+        """Another attempt, in a worker group of its own: what befell this one may be the group's fault."""
+        log.warning("%s: attempt %d: %s", self.lease.experiment_id, view.attempt, message)
+        self._token = leases.begin_attempt(self._db, self.lease, reason=reason, message=message)
+        self._group_token = None
+        return True
 
     def _end_job(self, cluster: Cluster, view: FollowView, status: JobStatus | None) -> bool:
         """Stops the job; the experiment ends only when the job has, so that no board is still held then."""
@@ -268,12 +312,18 @@ class Follower:
             return self._fail_or_retry(view, ending)
         now_s = self._clock_s()
         if self._stopped_at_s is None or now_s - self._stopped_at_s > STOP_AGAIN_S:
-            cluster.stop(job_id(self.lease.experiment_id, view.attempt))
+            if not groups.give_up(self._db, self._job_of(view), self.lease.experiment_id):
+                return True  # the experiment ended in this moment, and its group has gone on to another
+            cluster.stop(self._job_of(view))
             self._stopped_at_s = now_s
         return True
 
     def _job(self, cluster: Cluster, view: FollowView) -> JobStatus | None:
-        return cluster.status(job_id(self.lease.experiment_id, view.attempt))
+        return cluster.status(self._job_of(view))
+
+    def _job_of(self, view: FollowView) -> str:
+        """The Ray job of this attempt: as written down, or under which it was submitted if anywhere."""
+        return view.ray_job_id or job_id(self.lease.experiment_id, view.attempt)
 
     def _note_job(self, cluster: Cluster, attempt: int) -> None:
         name = job_id(self.lease.experiment_id, attempt)
@@ -286,7 +336,7 @@ class Follower:
 
 
 def job_id(experiment_id: str, attempt: int) -> str:
-    """The Ray job of an attempt: the experiment's own id, with the attempt's number from the second on."""
+    """The Ray job that an attempt is submitted as: its experiment's id, with its number from the second on."""
     return experiment_id if attempt <= 1 else f"{experiment_id}-attempt-{attempt}"
 
 

@@ -1,6 +1,8 @@
 """Events that change states: the worker group reported, a run began or ended, the job said its last word."""
 
+import math
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
@@ -13,6 +15,7 @@ from phantom_core.protocol import (
     RunFinished,
     RunSkipped,
     RunStarted,
+    Window,
 )
 from services.database import now
 from services.event_limits import document, name, number, text
@@ -34,7 +37,9 @@ def experiment_started(session: Session, subject: Subject, event: Event, touched
         return
     told = document(event)
     environment = {part: told[part] for part in ("backend", "ranks", "versions")}
-    session.get_one(ExperimentAttempt, (experiment.id, subject.number)).environment = environment
+    job = session.get_one(ExperimentAttempt, (experiment.id, subject.number))
+    job.environment = environment
+    job.reported_at = min(event.at, now(session))
     touched.baseline = True
     if subject.note is not None:
         return
@@ -46,6 +51,21 @@ def experiment_started(session: Session, subject: Subject, event: Event, touched
         expected={ExperimentState.LEASED, ExperimentState.STARTING},
     )
     experiment.running_at = min(event.at, now(session))
+
+
+def steps_began(session: Session, subject: Subject, event: Event, _touched: Touched) -> None:
+    """A run's set-up is over and its steps begin: the first of an attempt ends the wait for it."""
+    payload = event.payload
+    assert isinstance(payload, Window)
+    if payload.phase not in {"evaluation", "training"} or subject.run is None:
+        return
+    job = session.get(ExperimentAttempt, (subject.experiment.id, subject.experiment_attempt))
+    before_s = payload.duration_s if payload.phase == "evaluation" else 0.0  # one comes before the first step
+    if job is None or not math.isfinite(before_s):
+        return
+    began_at = payload.started_at + timedelta(seconds=before_s)
+    if job.first_step_at is None or began_at < job.first_step_at:
+        job.first_step_at = began_at
 
 
 def run_started(session: Session, subject: Subject, event: Event, _touched: Touched) -> None:
@@ -137,6 +157,7 @@ def progress(_session: Session, subject: Subject, event: Event, _touched: Touche
 HANDLERS: Mapping[type, Handler] = {
     ExperimentStarted: experiment_started,
     RunStarted: run_started,
+    Window: steps_began,
     RunFinished: run_finished,
     RunSkipped: run_skipped,
     Progress: progress,

@@ -8,23 +8,26 @@ import secrets
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from sqlalchemy import select
+
 from phantom_core.protocol import Reason
-from services.attempts import IngestToken, begin_attempt, finish, mark_starting
+from services.attempts import IngestToken, begin_attempt, begin_warm_attempt, finish, mark_starting
 from services.database import Database, now
 from services.endings import runs_left
 from services.errors import LeaseLost
 from services.holds import Lease, held
 from services.moves import log, move_experiment
 from services.queue import next_abandoned, next_queued
-from services.states import ExperimentState
+from services.states import ExperimentState, GroupState
 from services.switches import queue_is_paused
-from services.tables import Experiment
+from services.tables import Experiment, ExperimentAttempt, WorkerGroup
 
 __all__ = [
     "FollowView",
     "IngestToken",
     "Lease",
     "begin_attempt",
+    "begin_warm_attempt",
     "claim",
     "finish",
     "follow",
@@ -64,6 +67,16 @@ class FollowView:
     """The same for a person."""
     runs_left: int
     """Runs that have not ended."""
+    warm: bool
+    """Whether this attempt was given to a worker group that stood ready."""
+    has_reported: bool
+    """Whether the worker group of this attempt has reported."""
+    offered_at: datetime | None
+    """Since when a worker group has left this attempt unanswered; None if it hasn't."""
+    starts: int
+    """Attempts that count: those that reached Ray, without handovers to a group that was lost before it began."""
+    handovers_lost: int
+    """Those handovers."""
     now: datetime
     """The moment, by the clock that the times above were taken from."""
 
@@ -172,6 +185,16 @@ def follow(db: Database, lease: Lease) -> FollowView:
         if experiment is None or experiment.lease_token != lease.token or experiment.leased_at is None:
             raise LeaseLost(f"{lease.owner} no longer holds {lease.experiment_id}")
         reason = experiment.reported_reason
+        attempts = session.scalars(
+            select(ExperimentAttempt).where(ExperimentAttempt.experiment_id == lease.experiment_id)
+        ).all()
+        current = next((each for each in attempts if each.attempt == experiment.attempt), None)
+        handed_over = [each for each in attempts if each.ray_job_id is not None]
+        lost = [each for each in handed_over if each.reason == Reason.GROUP_LOST]
+        group = session.get(WorkerGroup, experiment.ray_job_id) if experiment.ray_job_id else None
+        is_offered = (
+            group is not None and group.state == GroupState.OFFERED and group.experiment_id == experiment.id
+        )
         return FollowView(
             state=ExperimentState(experiment.state),
             attempt=experiment.attempt,
@@ -186,5 +209,10 @@ def follow(db: Database, lease: Lease) -> FollowView:
             reported_reason=Reason(reason) if reason else None,
             reported_message=experiment.reported_message,
             runs_left=runs_left(session, lease.experiment_id),
+            warm=current is not None and current.warm,
+            has_reported=current is not None and current.environment is not None,
+            offered_at=group.since if group is not None and is_offered else None,
+            starts=len(handed_over) - len(lost),
+            handovers_lost=len(lost),
             now=now(session),
         )

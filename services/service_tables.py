@@ -6,8 +6,9 @@ from typing import Any
 from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from services.columns import Base, Id, Json, Key
+from services.columns import Base, Id, Json, Key, one_of
 from services.database import UtcDateTime
+from services.states import GroupState
 
 
 class Event(Base):
@@ -109,3 +110,32 @@ class Switch(Base):
     name: Mapped[str] = mapped_column(String(64), primary_key=True)
     value: Mapped[dict[str, Any]]
     set_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class WorkerGroup(Base):
+    """A job's ranks, which may make one experiment after another; the row goes when they have ended."""
+
+    __tablename__ = "worker_groups"
+
+    id: Mapped[str] = mapped_column(String(200), primary_key=True)
+    """The Ray job's id: that of the first experiment's attempt."""
+    token_hash: Mapped[bytes] = mapped_column(LargeBinary(32))
+    state: Mapped[str] = mapped_column(String(16))
+    experiment_id: Mapped[str | None] = mapped_column(Id)
+    """What it makes or is to make; not a foreign key, since a group outlives what it made."""
+    attempt: Mapped[int | None]
+    """Of that experiment."""
+    service_url: Mapped[str] = mapped_column(Text)
+    """Where it asks for work."""
+    software: Mapped[str] = mapped_column(Text)
+    """What it was started with; a newer version's experiments need new processes."""
+    world_size: Mapped[int]
+    device: Mapped[str] = mapped_column(String(8))
+    cpus_per_rank: Mapped[float]
+    made_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    seen_at: Mapped[datetime] = mapped_column(UtcDateTime)
+    """When it last asked for work."""
+    since: Mapped[datetime] = mapped_column(UtcDateTime)
+    """When it came into its state."""
+
+    __table_args__ = (one_of("state", GroupState), Index("ix_worker_groups_state", "state"))

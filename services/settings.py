@@ -83,6 +83,9 @@ class Settings(BaseModel):
     """Seconds without an event after which a running experiment's job counts as dead."""
     attempts: int = Field(2, ge=1, le=10)
     """Starts of an experiment at most; more than one only after faults of the infrastructure."""
+    keep_group_s: float = Field(60.0, ge=0, le=3_600)
+    """Seconds for which the worker group of a finished experiment stays for the next one that fits it; 0 for not
+    at all. It holds its boards meanwhile, unless an experiment that doesn't fit it waits for them."""
     power_retention_days: float | None = Field(None, gt=0, le=36_500)
     """Days for which power samples are kept after an experiment's end; None keeps them. Summaries stay."""
 

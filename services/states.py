@@ -53,6 +53,19 @@ class RunState(StrEnum):
         return not RUN_TRANSITIONS[self]
 
 
+class GroupState(StrEnum):
+    """What a worker group is doing. Its row goes when it has ended."""
+
+    WORKING = "working"
+    """Its ranks start, or make an experiment."""
+    IDLE = "idle"
+    """Made one well, and waits for the next."""
+    OFFERED = "offered"
+    """Was given the next, and hasn't asked since."""
+    ENDING = "ending"
+    """Is to end, and gets nothing any more."""
+
+
 EXPERIMENT_TRANSITIONS: Mapping[ExperimentState, frozenset[ExperimentState]] = {
     ExperimentState.QUEUED: frozenset(
         {ExperimentState.LEASED, ExperimentState.FAILED, ExperimentState.CANCELLED}

@@ -8,7 +8,7 @@ from services.columns import Base, table
 from services.experiment_tables import Arm, Experiment, ExperimentAttempt, ExperimentTag
 from services.measured_tables import BoardStateBlock, Device, Metric, PowerSample, Window
 from services.run_tables import Attempt, Run
-from services.service_tables import ApiKey, Comparison, Event, Heartbeat, IdempotencyKey, Switch
+from services.service_tables import ApiKey, Comparison, Event, Heartbeat, IdempotencyKey, Switch, WorkerGroup
 
 __all__ = [
     "ApiKey",
@@ -29,5 +29,6 @@ __all__ = [
     "Run",
     "Switch",
     "Window",
+    "WorkerGroup",
     "table",
 ]

@@ -3,14 +3,14 @@
 from fastapi import APIRouter, Request, Response
 from pydantic import ValidationError
 
-from api.auth import authorize_ingest, needs
+from api.auth import authorize_ingest, needs, refusing_groups
 from api.bodies import JSON_TYPES, RawBody, check_content_type, invalid_document
 from api.context import ContextDependency
 from api.openapi import problems
 from api.responses import answer
 from api.routes.experiments import ExperimentId
-from phantom_core.protocol import Assignment, EventBatch
-from services import assignments, ingest
+from phantom_core.protocol import Assignment, EventBatch, GroupEnded, NextAnswer, NextRequest
+from services import assignments, group_calls, ingest
 from services.views import IngestResult
 
 router = APIRouter(prefix="/internal/v1", tags=["internal"])
@@ -50,3 +50,17 @@ def events(request: Request, body: RawBody, context: ContextDependency) -> Respo
         raise invalid_document(error) from error
     authorize_ingest(request, batch.experiment_id)
     return answer(ingest.ingest(context.database, batch))
+
+
+@router.post("/next", response_model=NextAnswer, openapi_extra=needs("ingest"), responses=problems(422))
+def next_experiment(request: Request, asked: NextRequest, context: ContextDependency) -> Response:
+    """What a worker group that is done shall do: wait, make another experiment, or end."""
+    with refusing_groups(request) as token:
+        return answer(group_calls.ask(context.database, asked, token, context.settings.keep_group_s))
+
+
+@router.post("/group-ended", status_code=204, openapi_extra=needs("ingest"), responses=problems(422))
+def group_ended(request: Request, told: GroupEnded, context: ContextDependency) -> None:
+    """A worker group's ranks have ended, all of them, however that came."""
+    with refusing_groups(request) as token:
+        group_calls.ended(context.database, told, token)

@@ -27,6 +27,7 @@ from services.views.experiments import (
     ExperimentDetail,
     ExperimentView,
     JobAttemptView,
+    PhaseView,
     TimingsView,
 )
 from services.views.histories import (
@@ -76,6 +77,7 @@ __all__ = [
     "MetricSeries",
     "Occurrence",
     "Page",
+    "PhaseView",
     "PowerHistory",
     "PowerSeries",
     "RunView",

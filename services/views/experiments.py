@@ -42,19 +42,28 @@ class ArmDetail(ArmView):
     """What it costs by the formulas (`ArmCostView`), as computed when the experiment was accepted."""
 
 
+class PhaseView(View):
+    """What an experiment is doing right now, so that nobody waits for a silent `running`."""
+
+    name: str
+    """`queued`, `cluster`, `start_up`, `set_up`, `runs`, or `ended`: each but the last has its seconds in `timings`."""
+    since: datetime
+    """When that began."""
+
+
 class TimingsView(View):
-    """Where the time of an experiment went, in seconds; None for what has not begun."""
+    """Where the time of an experiment's last attempt went, in seconds; None for what has not begun."""
 
     queued_s: float | None
     """From submission until a dispatcher took it."""
     cluster_s: float | None
-    """From there until the job was handed to the cluster."""
+    """From there until its job, or the worker group that stood ready, asked what to do."""
     start_up_s: float | None
-    """From there until the worker group reported."""
+    """From there until the worker group reported: processes, imports, process groups, data."""
     set_up_s: float | None
-    """From there until the first run began."""
+    """From there until the first step: the idle baseline, if one was asked for, then model and warm-up."""
     running_s: float | None
-    """From the first run until the end, or until now."""
+    """From the first step until the end, or until now."""
     total_s: float
     """From submission until the end, or until now."""
 
@@ -66,6 +75,18 @@ class JobAttemptView(View):
     """From 1."""
     ray_job_id: str | None
     """The job in Ray; None if it was never submitted."""
+    warm: bool
+    """Whether it was given to a worker group that stood ready; the job is that group's then."""
+    queued_s: float | None
+    """Seconds from submission, or from the end of the attempt before, until a dispatcher took it."""
+    cluster_s: float | None
+    """Seconds from there until its job asked what to do."""
+    start_up_s: float | None
+    """Seconds from there until the worker group reported."""
+    set_up_s: float | None
+    """Seconds from there until the first step, with the idle baseline if one was asked for."""
+    timings_reason: str | None
+    """Why the last of these are None; None where all are known."""
     begun_at: datetime
     """Made ready to submit."""
     ended_at: datetime | None
@@ -111,6 +132,8 @@ class ExperimentView(View):
     """Passes over all arms."""
     runs: dict[str, int]
     """Number of runs in each state that has any."""
+    phase: PhaseView
+    """What it is doing right now."""
     timings: TimingsView
     """Where the time went."""
     ray_job_id: str | None

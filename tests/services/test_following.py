@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import update
 
 from phantom_core.capacity import Capacity
-from phantom_core.protocol import ExperimentFinished, Reason
+from phantom_core.protocol import ExperimentFinished, JobVariable, Reason
 from phantom_core.spec import ExperimentSpec
 from services import assignments, experiments, following, keys, leases
 from services.cluster import Cluster, ClusterError, ClusterRefused, ClusterUnreachable, JobState, JobStatus
@@ -31,6 +31,7 @@ class FakeCluster:
     def __init__(self) -> None:
         self.jobs: dict[str, JobStatus] = {}
         self.tokens: dict[str, str] = {}
+        self.group_tokens: dict[str, str] = {}
         self.submitting: list[Exception | None] = []
         self.asking: list[Exception | None] = []
         self.stopping: list[Exception | None] = []
@@ -42,18 +43,15 @@ class FakeCluster:
         self.log = "Traceback\nValueError: no"
 
     def submit(self, job: str, *, python: str, environment: dict[str, str], name: str) -> None:
-        assert set(environment) == {
-            "GHOSTWATT_SERVICE_URL",
-            "GHOSTWATT_EXPERIMENT_ID",
-            "GHOSTWATT_INGEST_TOKEN",
-        }
+        assert set(environment) == set(JobVariable)
         self.submitted.append(job)
         error = self.submitting.pop(0) if self.submitting else None
         if error is None and job in self.jobs:
             error = ClusterRefused("the id is in use")
         if error is None or self.gets_through:
             self.jobs.setdefault(job, JobStatus("PENDING", ""))
-            self.tokens.setdefault(job, environment["GHOSTWATT_INGEST_TOKEN"])
+            self.tokens.setdefault(job, environment[JobVariable.INGEST_TOKEN])
+            self.group_tokens.setdefault(job, environment[JobVariable.GROUP_TOKEN])
         if error is not None:
             raise error
 
