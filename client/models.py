@@ -61,6 +61,13 @@ class Arm(Answer):
     is_baseline: bool
 
 
+class Phase(Answer):
+    """What an experiment is doing, and since when."""
+
+    name: str
+    since: datetime
+
+
 class Timings(Answer):
     """Where the time went; None for what has not begun."""
 
@@ -101,6 +108,7 @@ class Experiment(Answer):
     arms: tuple[Arm, ...]
     rounds: int
     runs: dict[str, int]
+    phase: Phase
     timings: Timings
     ray_job_id: str | None
     ray_dashboard_url: str | None

@@ -10,16 +10,17 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.text import Text
 
 from client.figures import number, quantity
-from client.models import Experiment, Run
-from client.tables import STATE_STYLES, run_counts
+from client.models import Experiment, Run, Timings
+from client.tables import STATE_STYLES, phase_seconds, run_counts
 
-STAGES = {
+PHASES = {
     "queued": "waiting for its turn",
-    "leased": "handing the job to the cluster",
-    "starting": "starting the worker group (every rank loads PyTorch)",
-    "running": "running",
+    "cluster": "waiting for the cluster to take the job up",
+    "start_up": "starting the worker group (every rank loads PyTorch)",
+    "set_up": "measuring idle power and setting the first run up",
+    "runs": "running",
 }
-"""What a person is waiting for, by state."""
+"""What a person is waiting for, by phase."""
 
 
 class Waiting:
@@ -54,17 +55,28 @@ class Waiting:
         if self._live is not None:
             self._live.stop()
 
-    def say(self, text: str, *, done: int | None = None, total: int | None = None) -> None:
+    def say(
+        self,
+        text: str,
+        *,
+        done: int | None = None,
+        total: int | None = None,
+        seconds: float | None = None,
+    ) -> None:
         """Shows what is being waited for; elsewhere than on a terminal only when `text` changed.
 
         Args:
             text: One line.
             done: How many of `total` are done; None if that isn't known.
             total: Of how many.
+            seconds: How long this has been so; only shown where it can be kept up to date.
         """
         count = f"{done}/{total}" if done is not None and total is not None else ""
         if self._live is not None:
-            self._live.update(self._task, description=text, completed=done or 0, total=total, count=count)
+            lasting = "" if seconds is None else f" ({seconds:.0f} s)"
+            self._live.update(
+                self._task, description=text + lasting, completed=done or 0, total=total, count=count
+            )
         elif text != self._last:
             self._last = text
             self.note(Text(text))
@@ -89,6 +101,7 @@ class ExperimentProgress:
         self._list_runs = list_runs
         self._shown: set[str] = set()
         self._state = ""
+        self._told_wait: int | None = None
 
     def update(self, experiment: Experiment) -> None:
         """Shows the experiment as it is now."""
@@ -108,12 +121,34 @@ class ExperimentProgress:
             if skipped:
                 self._waiting.note(Text(f"{len(skipped)} runs not needed: {skipped[0].message}"))
         if not experiment.is_terminal:
-            stage = STAGES.get(experiment.state, experiment.state)
-            if experiment.state == "running" and experiment.progress:
-                stage = experiment.progress
+            phase = experiment.phase.name
+            stage = PHASES.get(phase, experiment.state)
+            if phase == "runs":
+                stage = experiment.progress or stage
+                self._tell_wait(experiment)
             elif experiment.message:
                 stage = f"{stage}: {experiment.message}"
-            self._waiting.say(stage, done=ended, total=total)
+            self._waiting.say(stage, done=ended, total=total, seconds=phase_seconds(experiment))
+
+    def _tell_wait(self, experiment: Experiment) -> None:
+        """Where the time before the first step went, once for every attempt."""
+        if self._told_wait == experiment.attempt:
+            return
+        self._told_wait = experiment.attempt
+        self._waiting.note(Text("first step: ") + Text(wait_text(experiment.timings)))
+
+
+def wait_text(timings: Timings) -> str:
+    """Seconds from submission to the first step, and what they went into."""
+    parts = {
+        "queued": timings.queued_s,
+        "cluster": timings.cluster_s,
+        "start-up": timings.start_up_s,
+        "set-up": timings.set_up_s,
+    }
+    known = {name: seconds for name, seconds in parts.items() if seconds is not None}
+    told = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in known.items())
+    return f"{sum(known.values()):.1f} s after submission ({told})"
 
 
 def state_text(experiment: Experiment) -> Text:

@@ -29,6 +29,7 @@ def experiment(state: str) -> httpx.Response:
         "arms": [],
         "rounds": 1,
         "runs": {},
+        "phase": {"name": "queued", "since": "2026-01-01T00:00:00Z"},
         "timings": {**timings, "total_s": 1.0},
         "submitted_at": "2026-01-01T00:00:00Z",
         "devices": [],
