@@ -13,12 +13,12 @@ from phantom_core.protocol import GroupEnded, NextAnswer, NextRequest, Reason
 from services import assignments, experiments, group_calls, groups, keys, leases
 from services.cluster import Cluster, JobStatus
 from services.database import Database
-from services.errors import KeyLacksScope, KeyRefused
+from services.errors import KeyLacksScope, KeyRefused, NotFound
 from services.following import HANDOVER_S, job_id
 from services.keys import Scope
 from services.states import GroupState
-from services.tables import WorkerGroup
-from tests.services.following_bench import Bench, FakeCluster
+from services.tables import Experiment, WorkerGroup
+from tests.services.following_bench import UNREACHABLE, Bench, FakeCluster
 from tests.services.simulated_job import Figures, SimulatedJob, deliver, spec
 
 
@@ -145,7 +145,7 @@ def test_a_group_that_never_asks_is_not_waited_for_long(bench: Bench) -> None:
     bench.succeeds()
     first = bench.id
     with bench.db.write() as session:
-        experiment = session.get_one(groups.Experiment, first)
+        experiment = session.get_one(Experiment, first)
         assert experiment.finished_at is not None
         experiment.finished_at -= timedelta(seconds=groups.COMES_BACK_S + 1)
     bench.next()
@@ -410,7 +410,7 @@ def test_cancel_and_delete_work_from_every_state(bench: Bench, state: str, delet
         for stopped in bench.cluster.stopped:
             bench.cluster.jobs[stopped] = JobStatus("STOPPED", "")
     if delete:
-        with pytest.raises(experiments.NotFound):
+        with pytest.raises(NotFound):
             experiments.get(bench.db, bench.id)
     else:
         assert bench.ended_as == ("cancelled", Reason.CANCELLED_BY_USER)
@@ -447,8 +447,6 @@ def test_a_cluster_that_answers_nothing_changes_no_group(bench: Bench) -> None:
     group = bench.idle_group()
     bench.next()
     bench.step()
-    from tests.services.following_bench import UNREACHABLE
-
     bench.cluster.asking = [UNREACHABLE] * 3
     for _ in range(3):
         assert bench.follower.step(cast(Cluster, bench.cluster))
