@@ -119,7 +119,7 @@ class Follower:
                 return self._begin(cluster, view)
             # Submitted by a dispatcher that died before it could write so.
             self._note_job(cluster, view.attempt)
-        if self._ending is None and view.warm and not view.has_reported:
+        if self._ending is None and view.warm and not view.has_reported and view.reported_outcome is None:
             lost = self._lost_handover(view, status)
             if lost is not None:
                 return self._begin_anew(view, Reason.GROUP_LOST, lost)

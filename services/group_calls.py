@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from phantom_core.protocol import GroupEnded, NextAnswer, NextRequest
+from phantom_core.protocol import GroupEnded, NextAnswer, NextRequest, Reason
 from services import keys
 from services.attempts import job_key
 from services.database import Database, now
@@ -97,7 +97,10 @@ def ended(db: Database, told: GroupEnded, token: str) -> None:
 def _report(session: Session, experiment: Experiment, group: WorkerGroup, told: GroupEnded) -> None:
     """The same as the job's last word: `endings.settle` and the dispatcher go by it."""
     job = session.get(ExperimentAttempt, (experiment.id, group.attempt))
-    handing_over = job is not None and job.warm and job.environment is None
+    # Whatever ended a group before it began is not this experiment's fault, but for what its user must mend.
+    handing_over = (
+        job is not None and job.warm and job.environment is None and told.reason is not Reason.TASK_ERROR
+    )
     is_over = ExperimentState(experiment.state).is_terminal
     if is_over or experiment.attempt != group.attempt or handing_over:
         return

@@ -280,6 +280,19 @@ def test_a_group_lost_while_handing_over_costs_no_attempt(
     assert bench.cluster.submitted == [group, again]
 
 
+def test_data_that_a_group_can_not_read_are_told_once(bench: Bench) -> None:
+    group = bench.idle_group()
+    bench.next()
+    bench.step()
+    assert bench.asks(group, group).action == "begin"
+    told = GroupEnded(group_id=group, outcome="failed", reason=Reason.TASK_ERROR, message="no column")
+    group_calls.ended(bench.db, told, bench.cluster.group_tokens[group])
+    bench.cluster.jobs[group] = JobStatus("FAILED", "")
+    bench.steps_to_the_end()
+    assert bench.ended_as == ("failed", Reason.TASK_ERROR)
+    assert bench.experiment.attempt == 1
+
+
 def test_a_group_that_does_not_take_what_it_is_offered_gets_nothing(bench: Bench) -> None:
     group = bench.idle_group()
     bench.next()
