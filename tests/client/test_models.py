@@ -15,7 +15,7 @@ PAIRS: list[tuple[type[BaseModel], type[BaseModel]]] = [
     (models.Problem, errors.Problem),
     (models.Submitted, experiments.Accepted),
     (models.Arm, views.ArmView),
-    (models.Phase, PhaseView),
+    (models.Phase, views.PhaseView),
     (models.Timings, views.TimingsView),
     (models.Device, views.DeviceView),
     (models.Experiment, views.ExperimentView),
