@@ -1,7 +1,6 @@
 """The service's process: `python -m api serve | migrate | keys create`; the `ghostwatt` command starts it."""
 
 import gc
-import logging
 import os
 import socket
 import sys
@@ -11,6 +10,7 @@ from typing import Annotated
 import typer
 import uvicorn
 
+from api import logs
 from api.app import RefusedToStart, create_app, prepare
 from api.background import Background
 from api.environment import EXIT_NOT_STARTED, read_settings, refuse
@@ -19,8 +19,6 @@ from api.server import PatientServer
 from services.database import Database
 from services.errors import ServiceError
 from services.settings import Settings
-
-log = logging.getLogger("ghostwatt")
 
 GRACEFUL_S = 5
 """Seconds that open requests have once the service is told to end."""
@@ -54,9 +52,7 @@ def serve(
 ) -> None:
     """Serves until ctrl-c or SIGTERM, then ends everything that it started."""
     settings = read_settings()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    for chatty in ("httpx", "alembic"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+    logs.configure(settings.log_format)
     with listening_socket(settings) as listener:
         # Bound before anything starts: a taken port must not cost a Ray head, and port 0 is known now.
         port = int(listener.getsockname()[1])

@@ -21,6 +21,7 @@ from api.background import Background
 from api.context import Context
 from api.doors import Doors, is_loopback
 from api.limits import RequestLimits
+from api.metrics import ServiceMetrics
 from api.middleware import RequestContext
 from api.rates import RateLimiter
 from api.routes import ROUTERS
@@ -53,6 +54,7 @@ def create_app(
         An app whose lifespan opens the database, migrates it and starts `background`, and ends them in
         reverse; it raises `RefusedToStart` for an address that others can reach while no admin key exists.
     """
+    metrics = ServiceMetrics()
     app = FastAPI(
         title="Ghostwatt",
         version=phantom_core.__version__,
@@ -64,6 +66,7 @@ def create_app(
             background=background,
             limiter=limiter or RateLimiter(),
             limits=limits or Limits(),
+            metrics=metrics,
         ),
         dependencies=[Depends(authorize)],
         docs_url=None,
@@ -71,7 +74,7 @@ def create_app(
         openapi_url=None,
         redirect_slashes=False,
         middleware=[
-            Middleware(RequestContext),
+            Middleware(RequestContext, metrics=metrics),
             Middleware(Doors, hosts=_answered_names(settings)),
             Middleware(RequestLimits),
         ],
@@ -89,14 +92,23 @@ def create_app(
 
 @asynccontextmanager
 async def _lifespan(
-    app: FastAPI, *, settings: Settings, background: Background | None, limiter: RateLimiter, limits: Limits
+    app: FastAPI,
+    *,
+    settings: Settings,
+    background: Background | None,
+    limiter: RateLimiter,
+    limits: Limits,
+    metrics: ServiceMetrics,
 ) -> AsyncIterator[None]:
     with Database(settings.database_url) as database:
         await to_thread.run_sync(prepare, database, settings)
         keys_required = settings.require_keys or not is_loopback(settings.host)
         try:
             async with Streams(database, limits) as streams:
-                app.state.context = Context(settings, database, background, keys_required, limiter, streams)
+                metrics.watch(database, lambda: streams.count)
+                app.state.context = Context(
+                    settings, database, background, keys_required, limiter, streams, metrics
+                )
                 if background is not None:
                     await to_thread.run_sync(background.start)
                 yield

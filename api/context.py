@@ -6,6 +6,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from api.background import Background
+from api.metrics import ServiceMetrics
 from api.rates import RateLimiter
 from api.streams import Streams
 from phantom_core.checks import Capacity
@@ -29,6 +30,8 @@ class Context:
     """How often one caller may ask."""
     streams: Streams
     """Watchers of experiments."""
+    metrics: ServiceMetrics
+    """Figures of this process."""
 
     def capacity(self) -> Capacity | None:
         """What the cluster has; None while that isn't known, or where nothing dispatches."""

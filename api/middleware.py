@@ -14,6 +14,8 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import problem_response
+from api.logs import request_fields
+from api.metrics import ServiceMetrics
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 """A caller's own X-Request-ID is kept if it looks like this, so that nothing else reaches the log."""
@@ -43,8 +45,10 @@ error_log = logging.getLogger("ghostwatt.api")
 class RequestContext:
     """Gives the request an id, the answer its headers, the log its line, and an unexpected error its 500."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, metrics: ServiceMetrics | None = None) -> None:
+        """Args: the app inside, where requests are counted."""
         self.app = app
+        self.metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers the request."""
@@ -54,21 +58,21 @@ class RequestContext:
         given = Headers(scope=scope).get("x-request-id", "")
         request_id = given if REQUEST_ID.fullmatch(given) else secrets.token_hex(10)
         scope.setdefault("state", {})["request_id"] = request_id
-        began = time.perf_counter()
-        status = 0
+        answer = _Answer(scope["method"], request_id)
 
         async def send_with_headers(message: Message) -> None:
-            nonlocal status
             if message["type"] == "http.response.start":
-                status = message["status"]
+                answer.begin(message["status"])
                 message["headers"] = _completed(message.get("headers", ()), request_id)
             await send(message)
 
         try:
             await self.app(scope, receive, send_with_headers)
         except Exception:
-            error_log.exception("request %s failed", request_id)
-            if status:
+            error_log.exception(
+                "request %s failed", request_id, extra={"request_id": request_id, **request_fields(scope)}
+            )
+            if answer.status:
                 raise  # the answer has begun; only cutting the connection can say that it is not whole
             response = problem_response(
                 500,
@@ -78,14 +82,48 @@ class RequestContext:
             )
             await response(scope, receive, send_with_headers)
         finally:
-            access_log.info(
-                "%s %s %s %d %.1f ms",
-                request_id,
-                scope["method"],
-                quote(scope["path"], safe="/:"),
-                status,
-                1_000 * (time.perf_counter() - began),
-            )
+            answer.log(scope)
+            if self.metrics is not None:
+                self.metrics.answered(answer.method, route_of(scope), answer.status, answer.began_s)
+
+
+class _Answer:
+    """What is known of one answer, for the log and the figures."""
+
+    def __init__(self, method: str, request_id: str) -> None:
+        self.method = method
+        self.request_id = request_id
+        self.status = 0
+        self.began_s: float | None = None
+        self._asked_s = time.perf_counter()
+
+    def begin(self, status: int) -> None:
+        self.status = status
+        self.began_s = time.perf_counter() - self._asked_s
+
+    def log(self, scope: Scope) -> None:
+        if not access_log.isEnabledFor(logging.INFO):
+            return
+        path = quote(scope["path"], safe="/:")
+        duration_ms = round(1_000 * (time.perf_counter() - self._asked_s), 1)
+        fields = {
+            "request_id": self.request_id,
+            "method": self.method,
+            "route": route_of(scope),
+            "path": path,
+            "status": self.status,
+            "duration_ms": duration_ms,
+            **request_fields(scope),
+        }
+        access_log.info(
+            "%s %s %s %d %.1f ms", self.request_id, self.method, path, self.status, duration_ms, extra=fields
+        )
+
+
+def route_of(scope: Scope) -> str | None:
+    """Template of the route that answered; None if none did."""
+    path = getattr(scope.get("route"), "path", None)
+    return path if isinstance(path, str) else None
 
 
 _RAW_HEADERS = tuple((name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items())

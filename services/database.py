@@ -8,6 +8,7 @@ decide on.
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -18,12 +19,18 @@ from sqlalchemy.engine import URL, Dialect
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import QueuePool
 from sqlalchemy.types import DateTime, TypeDecorator
 
 from services.errors import DatabaseError, DatabaseUnavailable
 
 BUSY_TIMEOUT_S = 10.0
 """Seconds that a SQLite write waits for another process's."""
+
+POOLED_CONNECTIONS = 10
+"""Connections of one process that stay open."""
+MOST_CONNECTIONS = 20
+"""Connections of one process at most."""
 
 _WRITES = "ghostwatt_writes"
 
@@ -48,6 +55,18 @@ class UtcDateTime(TypeDecorator[datetime]):
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+@dataclass(frozen=True)
+class PoolUsage:
+    """Connections of one process."""
+
+    in_use: int
+    """Lent now."""
+    idle: int
+    """Open, and free."""
+    limit: int
+    """Most that may be open."""
 
 
 class Database:
@@ -119,6 +138,12 @@ class Database:
             yield
         finally:
             self._turn.release()
+
+    def pool_usage(self) -> PoolUsage:
+        """How many connections are open, without touching one."""
+        pool = self._engine.pool
+        assert isinstance(pool, QueuePool)
+        return PoolUsage(pool.checkedout(), pool.checkedin(), MOST_CONNECTIONS)
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
@@ -208,7 +233,13 @@ def _sqlite_engine(url: URL) -> Engine:
     file.parent.mkdir(parents=True, exist_ok=True)
     # It holds specs, results and hashes of keys: its owner's business. SQLite gives its log the same mode.
     file.touch(mode=0o600)
-    engine = create_engine(url.set(database=str(file)), connect_args={"timeout": BUSY_TIMEOUT_S})
+    engine = create_engine(
+        url.set(database=str(file)),
+        pool_size=POOLED_CONNECTIONS,
+        max_overflow=MOST_CONNECTIONS - POOLED_CONNECTIONS,
+        pool_timeout=BUSY_TIMEOUT_S,
+        connect_args={"timeout": BUSY_TIMEOUT_S},
+    )
 
     @event.listens_for(engine, "connect")
     def set_up(dbapi: Any, _record: object) -> None:
@@ -240,8 +271,8 @@ def _postgresql_engine(url: URL) -> Engine:
     engine = create_engine(
         url.set(drivername="postgresql+psycopg"),
         pool_pre_ping=True,
-        pool_size=10,
-        max_overflow=10,
+        pool_size=POOLED_CONNECTIONS,
+        max_overflow=MOST_CONNECTIONS - POOLED_CONNECTIONS,
         pool_timeout=BUSY_TIMEOUT_S,
         connect_args={"connect_timeout": 10, "application_name": "ghostwatt"},
     )

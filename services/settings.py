@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -88,6 +88,9 @@ class Settings(BaseModel):
     at all. It holds its boards meanwhile, unless an experiment that doesn't fit it waits for them."""
     power_retention_days: float | None = Field(None, gt=0, le=36_500)
     """Days for which power samples are kept after an experiment's end; None keeps them. Summaries stay."""
+
+    log_format: Literal["text", "json"] = "text"
+    """How the service's log is written: `text` for people, `json` for one object a line."""
 
     @field_validator("data_dir")
     @classmethod

@@ -1,6 +1,17 @@
 """One file per noun; `ROUTERS` is all of them."""
 
-from api.routes import comparisons, docs, events, experiments, health, internal, pages, runs, validation
+from api.routes import (
+    comparisons,
+    docs,
+    events,
+    experiments,
+    health,
+    internal,
+    metrics,
+    pages,
+    runs,
+    validation,
+)
 
 ROUTERS = (
     experiments.router,
@@ -9,6 +20,7 @@ ROUTERS = (
     comparisons.router,
     validation.router,
     health.router,
+    metrics.router,
     internal.router,
     docs.router,
     pages.router,

@@ -49,7 +49,9 @@ def events(request: Request, body: RawBody, context: ContextDependency) -> Respo
     except ValidationError as error:
         raise invalid_document(error) from error
     authorize_ingest(request, batch.experiment_id)
-    return answer(ingest.ingest(context.database, batch))
+    result = ingest.ingest(context.database, batch)
+    context.metrics.ingested(batch, result)
+    return answer(result)
 
 
 @router.post("/next", response_model=NextAnswer, openapi_extra=needs("ingest"), responses=problems(422))

@@ -1,0 +1,114 @@
+"""What the service writes to its log: lines for people by default, one JSON object a line on request.
+
+Nothing secret gets in. Bodies, queries and headers are never handed to the log; and whatever a message, an argument
+or a traceback holds all the same (a driver's error with the database's URL, a key that somebody pasted into a path) is
+blotted out by `scrubbed` when the line is written, in both formats.
+"""
+
+import json
+import logging
+import re
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Literal, TextIO
+
+LogFormat = Literal["text", "json"]
+
+FIELDS = (
+    "request_id",
+    "method",
+    "route",
+    "path",
+    "status",
+    "duration_ms",
+    "experiment_id",
+    "run_id",
+    "caller",
+)
+"""What a record may carry besides its message (`extra`); nothing else of it is written."""
+
+BLOT = "[secret]"
+
+_SECRETS = (
+    # Whole API keys and ingest tokens; the public id stays, so that one can tell which it was.
+    (re.compile(r"\b(gw_[a-z2-7]{16}_)[A-Za-z0-9_-]{8,}"), rf"\1{BLOT}"),
+    # user:password@ of any URL; a password may hold anything but a space, up to the last @ of its authority.
+    (re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s:/@]*):[^\s/]*@", re.IGNORECASE), rf"\1:{BLOT}@"),
+    # Credentials in headers, as they appear in dumps of requests.
+    (re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE), rf"\1 {BLOT}"),
+    # name=value and "name": "value" where the name says what it is (libpq's DSN, environments, JSON).
+    (
+        re.compile(
+            r"(\b[\w-]*(?:password|passwd|secret|token|api[_-]?key)[\"']?\s*[=:]\s*[\"']?)"
+            r"(?!None\b|null\b)[^\s\"',;&}\])]{4,}",
+            re.IGNORECASE,
+        ),
+        rf"\1{BLOT}",
+    ),
+)
+
+
+def scrubbed(text: str) -> str:
+    """A text without what looks like a secret."""
+    for pattern, replacement in _SECRETS:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+class TextFormatter(logging.Formatter):
+    """A line for people, with its traceback below."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        return scrubbed(super().format(record))
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object on one line: time, level, logger, message, and those of `FIELDS` that are known."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": scrubbed(record.getMessage()),
+        }
+        for name in FIELDS:
+            value = getattr(record, name, None)
+            if value is not None:
+                line[name] = scrubbed(value) if isinstance(value, str) else value
+        if record.exc_info:
+            line["traceback"] = scrubbed(self.formatException(record.exc_info))
+        return json.dumps(line, ensure_ascii=True, default=str)
+
+
+def configure(form: LogFormat, *, stream: TextIO | None = None, level: int = logging.INFO) -> None:
+    """Sets this process's log up; for the process that serves, not for whoever imports the app.
+
+    Args:
+        form: For people or for programs.
+        stream: Where to; standard error by default.
+        level: Least level that is written.
+    """
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    root = logging.getLogger()
+    for old in list(root.handlers):
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(level)
+    for chatty in ("httpx", "httpcore", "alembic"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+def request_fields(scope: Mapping[str, Any]) -> dict[str, str]:
+    """Ids that a request's path names."""
+    parameters = scope.get("path_params") or {}
+    return {
+        name: value for name in ("experiment_id", "run_id") if isinstance(value := parameters.get(name), str)
+    }
