@@ -21,6 +21,7 @@ from api.background import Background
 from api.context import Context
 from api.doors import Doors, is_loopback
 from api.limits import RequestLimits
+from api.methods import Methods
 from api.metrics import ServiceMetrics
 from api.middleware import RequestContext
 from api.rates import RateLimiter
@@ -77,6 +78,7 @@ def create_app(
             Middleware(RequestContext, metrics=metrics),
             Middleware(Doors, hosts=_answered_names(settings)),
             Middleware(RequestLimits),
+            Middleware(Methods, routers=ROUTERS),
         ],
     )
     errors.install(app)

@@ -4,7 +4,7 @@ import email.message
 from typing import Annotated
 
 from fastapi import Depends, Request
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from api.errors import MAX_FIELD_PROBLEMS, ApiError, FieldProblem, field_problem, shown, validation_problems
 from phantom_core.documents import DocumentError, parse_json, parse_yaml
@@ -13,6 +13,18 @@ from phantom_core.spec import ExperimentSpec
 
 JSON_TYPES = frozenset({"application/json"})
 YAML_TYPES = frozenset({"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"})
+
+
+class Pause(BaseModel):
+    """Why the queue is paused."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    reason: Annotated[
+        str,
+        Field(min_length=1, max_length=200, pattern=r"^[^\x00]*[^\s\x00][^\x00]*$", examples=["new driver"]),
+    ]
+    """For whoever wonders why nothing begins."""
 
 
 async def raw_body(request: Request) -> bytes:

@@ -7,6 +7,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from api.bodies import Pause
 from api.errors import MEDIA_TYPE, Problem
 from phantom_core.protocol import EventBatch
 from phantom_core.spec import ExperimentSpec
@@ -31,12 +32,13 @@ Submit an experiment (`POST /v1/experiments`), watch it (`GET /v1/experiments/{i
 TAGS = [
     {"name": "experiments", "description": "Submit, find, cancel and delete experiments."},
     {"name": "runs", "description": "One arm in one round: its metrics, its power."},
-    {"name": "comparisons", "description": "The answer: arms paired by round."},
+    {"name": "comparisons", "description": "The answer: arms paired by round; verdicts across experiments."},
+    {"name": "queue", "description": "Hold experiments back, and let them go."},
     {"name": "health", "description": "Whether the service is up and can work."},
     {"name": "internal", "description": "For the job of an experiment only, with its own token."},
 ]
 
-UNSEEN_MODELS: tuple[type[BaseModel], ...] = (Problem, ExperimentSpec, EventBatch, Occurrence)
+UNSEEN_MODELS: tuple[type[BaseModel], ...] = (Problem, ExperimentSpec, EventBatch, Occurrence, Pause)
 """Models of bodies and answers that no route declares to FastAPI, since it may not parse them."""
 
 COMMON_PROBLEMS = {

@@ -2,9 +2,10 @@
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypedDict, TypeVar, Unpack
 from urllib.parse import quote
 
 import httpx
@@ -12,16 +13,19 @@ from pydantic import ValidationError
 
 from client.errors import ServiceFailed, ServiceUnreachable, TimedOut
 from client.event_feed import RECONNECT_S, EventFeed, NoEvents
-from client.http import ANSWER_S, Http
+from client.http import ANSWER_S, Http, Parameter
 from client.models import (
     Answer,
     Comparison,
     Experiment,
     ExperimentDetail,
     ExperimentPage,
+    Finding,
+    FindingPage,
     MetricHistory,
     Occurrence,
     PowerHistory,
+    Queue,
     Readiness,
     Run,
     RunPage,
@@ -38,6 +42,26 @@ PATIENCE_S = 60.0
 
 Model = TypeVar("Model", bound=Answer)
 Spec = ExperimentSpec | Mapping[str, Any] | str
+
+
+class FindingFilters(TypedDict, total=False):
+    """What to find; see `GET /v1/findings`."""
+
+    metric: str | None
+    verdict: Sequence[str]
+    saving_at_least: float | None
+    strategy: str | None
+    width_at_least: int | None
+    width_at_most: int | None
+    world_size: int | None
+    dtype: str | None
+    board: str | None
+    tag: Sequence[str]
+    equal_loss: bool
+    measured: bool
+    submitted_after: datetime | None
+    submitted_before: datetime | None
+    order: str
 
 
 class GhostwattClient:
@@ -120,7 +144,7 @@ class GhostwattClient:
         Args:
             state: Only those in this state.
             name: Only those whose name contains this.
-            tag: Only those with this tag, as `key` or `key=value`.
+            tag: Only those with this tag, as `key=value`.
             limit: At most so many; None for all.
         """
         cursor, left = None, limit
@@ -184,6 +208,48 @@ class GhostwattClient:
         """
         query = {"baseline": baseline}
         return _parsed(Comparison, self._http.request("GET", _path(experiment_id, "comparison"), query=query))
+
+    def findings(self, *, limit: int | None = None, **filters: Unpack[FindingFilters]) -> Iterator[Finding]:
+        """Verdicts across experiments, fetched page by page as they are taken.
+
+        ```python
+        ghostwatt.findings(strategy="phantom", board="H100", saving_at_least=0.3, equal_loss=True)
+        ```
+
+        Args:
+            limit: At most so many; None for all.
+            filters: Which; all that are given must hold.
+        """
+        cursor, left = None, limit
+        query = {name: _parameter(value) for name, value in filters.items()}
+        while left is None or left > 0:
+            page = _parsed(
+                FindingPage,
+                self._http.request(
+                    "GET", "/v1/findings", query={**query, "cursor": cursor, "limit": min(left or 100, 100)}
+                ),
+            )
+            yield from page.items
+            left = None if left is None else left - len(page.items)
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    def queue(self) -> Queue:
+        """Whether the queue is paused, and how much waits."""
+        return _parsed(Queue, self._http.request("GET", "/v1/queue"))
+
+    def pause_queue(self, reason: str) -> Queue:
+        """Lets no queued experiment begin until `resume_queue`; needs an admin key where keys are needed.
+
+        Args:
+            reason: For whoever wonders why nothing begins.
+        """
+        return _parsed(Queue, self._http.request("POST", "/v1/queue/pause", document={"reason": reason}))
+
+    def resume_queue(self) -> Queue:
+        """Ends the queue's pause; needs an admin key where keys are needed."""
+        return _parsed(Queue, self._http.request("POST", "/v1/queue/resume"))
 
     def ready(self) -> Readiness:
         """Whether the service can do its work; asked once, since an unready service is an answer too."""
@@ -301,6 +367,21 @@ class GhostwattClient:
             if end is not None and time.monotonic() >= end:
                 raise TimedOut(f"{experiment_id} was still {state} after {timeout_s:g} s; it goes on")
             sleep(poll_s)
+
+
+def _parameter(value: object) -> Parameter:
+    """A filter's value as a parameter of a query."""
+    match value:
+        case bool():
+            return "true" if value else None
+        case datetime():
+            return value.isoformat()
+        case list() | tuple():
+            return [str(item) for item in value]
+        case None:
+            return None
+        case _:
+            return str(value)
 
 
 def _document(spec: Spec) -> Any:

@@ -15,8 +15,11 @@ from client.command_support import print_json, read_document, reported
 from client.comparison_table import ComparisonTable, answer_sentences, is_comparable
 from client.consoles import messages, output
 from client.errors import ExitCode
+from client.find_command import find
 from client.models import Comparison, ExperimentDetail
+from client.options import ApiKey, AsJson, ExperimentId, SpecFile, Timeout, Url
 from client.progress import ExperimentProgress, Waiting, state_text
+from client.queue_commands import queue_commands
 from client.service_commands import key_commands, run_service
 from client.tables import experiments_table, runs_table, validation_table
 
@@ -39,21 +42,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 app.add_typer(key_commands, name="keys")
-
-Url = Annotated[str, typer.Option(envvar="GHOSTWATT_URL", help="Address of the service.")]
-ApiKey = Annotated[
-    str | None,
-    typer.Option(envvar="GHOSTWATT_API_KEY", hidden=True, help="Key; better set in the environment."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the service's answer as JSON.")]
-ExperimentId = Annotated[str, typer.Argument(metavar="ID", help="Id of the experiment.")]
-SpecFile = Annotated[
-    Path,
-    typer.Argument(metavar="FILE", help="Spec in YAML or JSON; - reads standard input.", allow_dash=True),
-]
-Timeout = Annotated[
-    float | None, typer.Option(min=0, help="Seconds to wait at most; the experiment goes on.")
-]
+app.add_typer(queue_commands, name="queue")
+app.command()(find)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

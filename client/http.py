@@ -3,7 +3,7 @@
 import json
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
@@ -27,6 +27,10 @@ RETRIED_STATUSES = frozenset({429, 503})
 
 BAD_SPEC_CODES = frozenset({"invalid-spec", "invalid-document", "unreadable-body", "empty-body"})
 """Problems that the author of a spec can mend."""
+
+
+Parameter = str | int | Sequence[str] | None
+"""A parameter of a query; a list is sent as one for each item."""
 
 
 class Http:
@@ -80,7 +84,7 @@ class Http:
         method: str,
         path: str,
         *,
-        query: Mapping[str, str | int | None] | None = None,
+        query: Mapping[str, Parameter] | None = None,
         document: object = None,
         headers: Mapping[str, str] | None = None,
         accept_statuses: frozenset[int] = frozenset(),

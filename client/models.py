@@ -251,6 +251,51 @@ class Comparison(Answer):
     final: bool
 
 
+class Finding(Answer):
+    """What one ended experiment says of one arm in one metric, with what the arm was."""
+
+    arm: str
+    metric: str
+    verdict: Verdict
+    sentence: str
+    ratio: float | None
+    ratio_low: float | None
+    ratio_high: float | None
+    experiment_id: str
+    experiment_name: str
+    tags: dict[str, str]
+    submitted_at: datetime
+    devices: tuple[str, ...]
+    strategy: str
+    world_size: int
+    width: int
+    depth: int
+    ghosts: int | None
+    dtype: str
+    baseline: str
+    pairs: int
+    estimated: bool
+    loss_differs: bool
+    flags: tuple[str, ...]
+
+
+class FindingPage(Answer):
+    """Part of a list of findings."""
+
+    items: tuple[Finding, ...]
+    next_cursor: str | None = None
+
+
+class Queue(Answer):
+    """The queue as it is."""
+
+    paused: bool
+    reason: str | None
+    paused_at: datetime | None
+    queued: int
+    oldest_queued_s: float | None
+
+
 class ArmCost(Answer):
     """What one arm costs by the formulas."""
 

@@ -4,14 +4,18 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
-from sqlalchemy import Select, select, tuple_
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Select, select, tuple_
+from sqlalchemy.orm import Session, aliased
 
 from services import cursors
 from services.catalogue import SearchedText
 from services.database import Database
+from services.metrics import METRICS
 from services.tables import Arm, Comparison, Device, Experiment, ExperimentTag
 from services.views import FindingView, Page, Verdict
+
+AT_TARGET = tuple(metric.name for metric in METRICS if metric.of_target)
+"""Metrics up to the target loss, which is the same for every arm."""
 
 
 class FindingFilter(BaseModel):
@@ -40,7 +44,8 @@ class FindingFilter(BaseModel):
     tags: dict[SearchedText, SearchedText] = Field(default_factory=dict, max_length=32)
     """All of these tags of the experiment, with these values."""
     equal_loss: bool = False
-    """Leaves out arms that ended at a different loss than their baseline."""
+    """Leaves out arms that ended at a different loss than their baseline, or at one that isn't known; what was
+    compared at the target loss is at equal loss."""
     measured: bool = False
     """Leaves out estimates."""
     submitted_after: AwareDatetime | None = None
@@ -146,7 +151,7 @@ def _matching(filters: FindingFilter) -> Select[Comparison, Arm, Experiment]:
         )
         conditions.append(Experiment.id.in_(tagged))
     if filters.equal_loss:
-        conditions.append(Comparison.loss_differs.is_(False))
+        conditions += [Comparison.loss_differs.is_(False), _loss_is_known()]
     if filters.measured:
         conditions.append(Comparison.estimated.is_(False))
     if filters.submitted_after is not None:
@@ -154,6 +159,16 @@ def _matching(filters: FindingFilter) -> Select[Comparison, Arm, Experiment]:
     if filters.submitted_before is not None:
         conditions.append(Experiment.submitted_at < filters.submitted_before)
     return statement.where(*conditions)
+
+
+def _loss_is_known() -> ColumnElement[bool]:
+    losses = aliased(Comparison)
+    both = select(losses.arm_key).where(
+        losses.arm_key == Comparison.arm_key,
+        losses.metric == "final_evaluation_loss",
+        losses.ratio.is_not(None),
+    )
+    return Comparison.metric.in_(AT_TARGET) | both.exists()
 
 
 def _devices(session: Session, identifiers: set[str]) -> dict[str, tuple[str, ...]]:

@@ -3,14 +3,17 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.auth import CallerDependency, needs
 from api.context import ContextDependency
 from api.event_response import EventResponse
 from api.examples import EVENT_STREAM
+from api.methods import HEAD
 from api.openapi import problems
 from api.routes.experiments import ExperimentId
+from services import watching
 
 router = APIRouter(tags=["experiments"])
 
@@ -63,7 +66,8 @@ async def events(
     where it broke off, through any process of the service. `data` is an `Occurrence`. The stream ends with the event
     whose `is_last` is true, and now and then before: whoever comes back then misses nothing.
     """
-    if request.scope["method"] == "HEAD":
+    if request.scope["state"].get(HEAD):
+        await run_in_threadpool(watching.position, context.database, experiment_id)
         return Response(media_type="text/event-stream")
     host = request.client.host if request.client else ""
     who = caller.id or host if caller else host

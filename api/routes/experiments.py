@@ -135,7 +135,7 @@ def list_experiments(
     filters = ExperimentFilter(
         states=tuple(query.state),
         name_contains=query.name,
-        tags=_tags(query.tag),
+        tags=parse_tags(query.tag),
         strategy=query.strategy,
         submitted_after=query.submitted_after,
         submitted_before=query.submitted_before,
@@ -205,10 +205,16 @@ def _accepted(experiment_id: str, state: ExperimentState) -> Response:
 _TAGS: TypeAdapter[dict[TagKey, TagValue]] = TypeAdapter(dict[TagKey, TagValue])
 
 
-def _tags(given: list[str]) -> dict[str, str]:
+def parse_tags(given: list[str]) -> dict[str, str]:
+    """Tags that are asked for.
+
+    Raises:
+        ApiError: 422 for one that isn't `key=value`.
+    """
     pairs = [tag.partition("=") for tag in given]
     try:
-        return _TAGS.validate_python({name: value for name, _, value in pairs})
+        # A tag without a sign has no value to look for, and an empty one would silently find nothing.
+        return _TAGS.validate_python({name: value if sign else None for name, sign, value in pairs})
     except ValidationError as error:
         message = f"{shown(', '.join(given))}: a tag is asked for as key=value, in a tag's own characters"
         problem = FieldProblem(field="query.tag", value=shown(", ".join(given)), message=message)

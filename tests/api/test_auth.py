@@ -42,7 +42,7 @@ def ask_all(service: Service, headers: dict[str, str]) -> dict[str, dict[str, in
 
 def test_every_route_says_what_it_needs() -> None:
     scopes = {scope for _, _, scope in routes()}
-    assert scopes == {"nothing", "read", "submit", "ingest"}
+    assert scopes == {"nothing", "read", "submit", "admin", "ingest"}
     assert {path for _, path, scope in routes() if scope == "nothing"} == {"/healthz", "/readyz"}
 
 

@@ -6,7 +6,7 @@ import pytest
 from pydantic import BaseModel
 
 from api import errors
-from api.routes import experiments, health
+from api.routes import experiments, health, queue
 from client import models
 from services import views
 
@@ -31,6 +31,9 @@ PAIRS: list[tuple[type[BaseModel], type[BaseModel]]] = [
     (models.MetricComparison, views.MetricComparison),
     (models.ArmComparison, views.ArmComparison),
     (models.Comparison, views.ComparisonView),
+    (models.Finding, views.FindingView),
+    (models.FindingPage, views.Page[views.FindingView]),
+    (models.Queue, queue.QueueView),
     (models.ArmCost, views.ArmCostView),
     (models.Validation, views.ValidationView),
     (models.Check, health.Check),
