@@ -4,7 +4,8 @@
 
 Two methods, each named in its rows. `variants`: the same arm with one part left out (collectives replaced by local
 copies; no optimizer; no activation), metered in interleaved rounds; a part costs what the whole takes more than the
-variant without it, paired by round. Parts that overlap can't be told apart so: they need not add up to the whole.
+variant without it, paired by round. Without all three, GEMMs are left, with the few small kernels of loss and rows, and
+gaps. Parts that overlap can't be told apart so: they need not add up to the whole.
 `profiler`: the kernels of a few steps after all metering, split by what runs at each instant; milliseconds alone.
 Nothing is profiled inside a metered window.
 """
@@ -129,6 +130,13 @@ def attribute(
             for name, part in PARTS.items()
             if measured.get(name)
         }
+        if measured.get("bare"):
+            none = [0.0] * rounds
+            row["parts"]["GEMMs"] = {
+                "method": "variants: without communication, optimizer and activations",
+                "ms": difference(_ms(measured["bare"]), none),
+                "j": difference(_j(measured["bare"]), none),
+            }
         row["timeline"] = timeline(place, team, trainers["whole"][0])
     for trainer, _ in trainers.values():
         trainer.close()
@@ -146,6 +154,8 @@ def _variants(arm: StepArm) -> list[tuple[str, StepArm, bool, Callable[..., Weig
     ]
     if communicates(arm) and arm.can_be_silent:
         found.append(("silent", arm, True, UnsavedUpdate))
+    if arm.can_be_silent:
+        found.append(("bare", linear, True, NoUpdate))
     return found
 
 

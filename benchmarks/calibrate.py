@@ -79,6 +79,18 @@ QUICK = Scope(
     seconds=0.05,
     power_s=1.5,
 )
+ON_CPU = Scope(
+    batches=(64, 256),
+    sides=((256, 256), (1024, 1024)),
+    thin=(8, 32),
+    collective_elements=tuple(2**exponent for exponent in (10, 14, 18, 20)),
+    elementwise_elements=tuple(2**exponent for exponent in (10, 14, 18, 20)),
+    parameters=2**20,
+    load_side=1024,
+    load_elements=2**20,
+    seconds=0.05,
+    power_s=1.0,
+)
 TINY = Scope(
     batches=(16, 64),
     sides=((64, 64), (640, 640)),
@@ -104,8 +116,9 @@ def main() -> None:
     parser.add_argument("--fit", type=Path, help="fit these stored rows; measure nothing")
     options = parser.parse_args()
     if options.fit is None:
-        scope = TINY if options.tiny else QUICK if options.quick else FULL
         with workplace() as place:
+            large = QUICK if options.quick else FULL
+            scope = TINY if options.tiny else large if place.on_gpu else ON_CPU
             calibrate(place, scope, options.out, options.arithmetic)
             if place.rank:
                 return

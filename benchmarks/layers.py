@@ -3,10 +3,11 @@
     torchrun --nproc-per-node 4 -m benchmarks.layers [--quick] [--sets sizes ghosts ranks] [--widths 4096 ...]
 
 bfloat16 with float32 masters, bias-free, ReLU, SGD; whole steps of the project's own trainer, in a CUDA graph. All arms
-of a size are built first, then measured round by round in shuffled order; the energy of a window is read at the
-counter's ticks (`tick_windows`). Then each arm that communicates is built once more with its collectives replaced by
-local copies: what that is faster by is the exposed communication. Rows go to `--out` after every round;
-`--append` keeps those of earlier runs.
+of a size that fit into memory together are built first, then measured round by round in shuffled order; the energy of
+a window is read at the counter's ticks (`tick_windows`). Then each arm that communicates is built once more with its
+collectives replaced by local copies: what that is faster by is the exposed communication. Rows go to `--out` after every
+round; `--append` keeps those of earlier runs, so that `--widths` and `--arms` can cut a run into shorter ones.
+Compiling DTensor's arm takes longest.
 """
 
 import argparse
@@ -50,6 +51,7 @@ SWEEP_ARMS = ("phantom", "block-diagonal")
 """What sweeps measure beside the baseline."""
 SWEPT_RANKS = ((8192, 8, 64, 256), (16384, 8, 64, 1024))
 """Sizes at every number of ranks."""
+SIZES_ON_CPU = ((256, 4, 16, 64), (1024, 4, 32, 128))
 TINY = (32, 2, 4, 16)
 ROUNDS = 5
 BURST_S = 0.02
@@ -262,8 +264,9 @@ def _sizes(
 ) -> dict[Size, Sequence[str] | None]:
     """Sizes in the order of measuring, and which arms at each; None is all."""
     p = place.world_size
-    if tiny:
-        return {Size(*TINY, p=size): names for size in place.sizes}
+    if tiny or not place.on_gpu:
+        chosen = [TINY] if tiny else SIZES_ON_CPU
+        return {Size(*size, p=each): names for size in chosen for each in place.sizes}
     found: dict[Size, Sequence[str] | None] = {}
     if "sizes" in sets:
         found |= {Size(*size, p=p): names for size in SIZES}

@@ -15,9 +15,11 @@ from typing import Any
 
 from benchmarks.quote import origin
 from benchmarks.record import record
-from benchmarks.step_arms import Size, arms, rows
+from benchmarks.step_arms import Size, StepArm, arms, rows
+from phantom_core.cost import arm_cost
 from phantom_core.prediction import Prediction, predict
 from phantom_core.profile import DeviceProfile, KnownError, ProfileError, Transport, load_profile
+from phantom_core.tasks import Dataset
 
 RESULTS = Path(__file__).parent / "results"
 Row = dict[str, Any]
@@ -68,6 +70,7 @@ def comparisons(measured: Sequence[Row], profile: DeviceProfile) -> list[Row]:
                 "predicted_j_per_step": joules,
                 "time_error": ms / row["ms_per_step"] - 1,
                 "energy_error": joules / row["j_per_step"] - 1 if row["j_per_step"] else None,
+                "memory_error": _memory_error(row),
             }
         )
     return found
@@ -80,6 +83,7 @@ def known_errors(compared: Sequence[Row]) -> tuple[KnownError, ...]:
         own = [row for row in compared if row["p"] == p and "time_error" in row]
         times = [abs(row["time_error"]) for row in own]
         energies = [abs(row["energy_error"]) for row in own if row["energy_error"] is not None]
+        memories = [abs(row["memory_error"]) for row in own if row["memory_error"] is not None]
         errors.append(
             KnownError(
                 world_size=p,
@@ -88,15 +92,23 @@ def known_errors(compared: Sequence[Row]) -> tuple[KnownError, ...]:
                 worst_time_error=max(times),
                 median_energy_error=statistics.median(energies) if energies else None,
                 worst_energy_error=max(energies, default=None),
+                median_memory_error=statistics.median(memories) if memories else None,
+                worst_memory_error=max(memories, default=None),
             )
         )
     return tuple(errors)
 
 
+def _memory_error(row: Row) -> float | None:
+    peak: int | None = row["peak_memory_bytes"]
+    if peak is None:
+        return None
+    dataset, arm = _rows_and_arm(row)
+    return arm_cost(arm.planned, dataset.shape, dataset.placement).memory.peak_bytes / peak - 1
+
+
 def _prediction(row: Row, profile: DeviceProfile) -> Prediction:
-    size = Size(row["n"], row["depth"], row["k"], row["b"], row["p"])
-    (arm,) = arms(size, row["dtype"], [row["arm"]])
-    dataset = rows(size.b)
+    dataset, arm = _rows_and_arm(row)
     library: Transport = "nccl" if "nccl" in profile.transports else "gloo"
     return predict(
         arm.planned,
@@ -106,6 +118,12 @@ def _prediction(row: Row, profile: DeviceProfile) -> Prediction:
         mode=row["step_mode"],
         ghost_transport="fused" if row["transport"].startswith("fused") else library,
     )
+
+
+def _rows_and_arm(row: Row) -> tuple[Dataset, StepArm]:
+    size = Size(row["n"], row["depth"], row["k"], row["b"], row["p"])
+    (arm,) = arms(size, row["dtype"], [row["arm"]])
+    return rows(size.b), arm
 
 
 if __name__ == "__main__":

@@ -71,17 +71,17 @@ def sweep(rows: list[Row], letter: str) -> str:
 def attribution(rows: list[Row]) -> str:
     """Milliseconds and joules by part."""
     lines = [
-        "| n | arm | whole | communication | optimizer | activations | GEMMs run | gaps |",
-        "|---|---|---|---|---|---|---|---|",
+        "| n | arm | whole | communication | optimizer | activations | GEMMs and the rest | GEMMs run | gaps |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         if "parts" not in row:
             reason = row["reasons"].get("whole")
-            lines.append(f"| {row['n']} | {row['arm']} | not measured: {reason} | | | | | |")
+            lines.append(f"| {row['n']} | {row['arm']} | not measured: {reason} | | | | | | |")
             continue
         whole = row["variants"]["whole"]
         cells = [_ms_and_j(whole["ms_per_step"], whole["j_per_step"])]
-        for name in ("communication", "optimizer", "activations"):
+        for name in ("communication", "optimizer", "activations", "GEMMs"):
             part = row["parts"].get(name)
             cells.append("–" if part is None else _part(part))
         timeline = row["timeline"]
@@ -94,8 +94,9 @@ def attribution(rows: list[Row]) -> str:
             *lines,
             "",
             "Communication, optimizer, activations: the whole minus the same arm without them, paired over rounds, "
-            "with 95 % intervals (variants). GEMMs and gaps: rank 0's kernels in a few profiled steps outside all "
-            "metered windows (profiler). Parts overlap, so they need not add up.",
+            "with 95 % intervals; GEMMs and the rest: the arm without all three (variants). GEMMs run, gaps: rank 0's "
+            "kernels in a few profiled steps outside all metered windows (profiler). Parts overlap, so they need not "
+            "add up.",
         ]
     )
 
@@ -103,20 +104,21 @@ def attribution(rows: list[Row]) -> str:
 def predictions(rows: list[Row]) -> str:
     """Errors by number of ranks."""
     lines = [
-        "| ranks | steps compared | ms per step off by (median, worst) | J per step off by (median, worst) |",
-        "|---|---|---|---|",
+        "| ranks | steps compared | ms per step off by (median, worst) | J per step off by (median, worst) | "
+        "peak memory off by (median, worst) |",
+        "|---|---|---|---|---|",
     ]
     for row in rows:
         if row["measured"] == "error":
-            energy = (
-                "not measured"
-                if row["median_energy_error"] is None
-                else f"{row['median_energy_error']:.0%}, {row['worst_energy_error']:.0%}"
-            )
-            time = f"{row['median_time_error']:.0%}, {row['worst_time_error']:.0%}"
-            lines.append(f"| {row['world_size']} | {row['steps']} | {time} | {energy} |")
+            errors = [_errors(row, what) for what in ("time", "energy", "memory")]
+            lines.append(f"| {row['world_size']} | {row['steps']} | {' | '.join(errors)} |")
     (source,) = [row for row in rows if row["measured"] == "source"]
     return "\n".join([*lines, "", f"Profile: {source['profile']}. Steps: {source['layers']}."])
+
+
+def _errors(row: Row, what: str) -> str:
+    median, worst = row[f"median_{what}_error"], row[f"worst_{what}_error"]
+    return "not measured" if median is None else f"{median:.0%}, {worst:.0%}"
 
 
 def _arms(rows: list[Row]) -> list[Row]:

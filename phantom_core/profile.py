@@ -122,6 +122,10 @@ class KnownError(SpecModel):
     """Median |predicted / measured - 1| of J per step; None if energy was not measured."""
     worst_energy_error: float | None = None
     """Largest."""
+    median_memory_error: float | None = None
+    """Median |formula / measured - 1| of peak memory; None if it was not measured."""
+    worst_memory_error: float | None = None
+    """Largest."""
 
 
 class DeviceProfile(SpecModel):

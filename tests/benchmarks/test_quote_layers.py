@@ -59,7 +59,7 @@ def test_attribution_shows_intervals_and_what_is_unknown() -> None:
     failed = {"n": 4096, "arm": "tensor", "reasons": {"whole": "too large"}}
     shown = quote_layers.attribution([row, failed])
     assert (
-        "| 4096 | phantom | 5.000 ms, 2.00 J | unknown | 1.000 [0.900, 1.100] ms, 1.00 [0.90, 1.10] J | – | "
+        "| 4096 | phantom | 5.000 ms, 2.00 J | unknown | 1.000 [0.900, 1.100] ms, 1.00 [0.90, 1.10] J | – | – | "
         "2.500 ms | 0.250 ms |"
     ) in shown
     assert "| 4096 | tensor | not measured: too large |" in shown

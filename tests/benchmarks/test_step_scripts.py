@@ -93,6 +93,6 @@ def test_attribution_names_the_method_of_every_part(calibrated: Path) -> None:
     out = calibrated / "attribution.json"
     torchrun("benchmarks.attribution", "--tiny", "--rounds", "3", "--window-s", "0.02", "--out", str(out))
     for row in rows_of(out, "attribution"):
-        assert set(row["parts"]) == {"communication", "optimizer", "activations"}
-        assert all(part["method"].startswith("variants: whole minus ") for part in row["parts"].values())
+        assert set(row["parts"]) == {"communication", "optimizer", "activations", "GEMMs"}
+        assert all(part["method"].startswith("variants: ") for part in row["parts"].values())
         assert row["timeline"] == {"reason": "kernels are seen on GPUs only"}
