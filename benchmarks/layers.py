@@ -5,7 +5,7 @@
 bfloat16 with float32 masters, bias-free, ReLU, SGD; whole steps of the project's own trainer, in a CUDA graph. All arms
 of a size that fit into memory together are built first, then measured round by round in shuffled order; the energy of
 a window is read at the counter's ticks (`tick_windows`). Then each arm that communicates is built once more with its
-collectives replaced by local copies: what that is faster by is the exposed communication. Rows go to `--out` after every
+collectives replaced by local copies: what that is faster by is the exposed communication. Rows go to `--out` every
 round; `--append` keeps those of earlier runs, so that `--widths` and `--arms` can cut a run into shorter ones.
 Compiling DTensor's arm takes longest.
 """

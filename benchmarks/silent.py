@@ -40,7 +40,7 @@ class SilentCommunicator(Communicator):
         """The tensor stays as it is."""
         return _done()
 
-    def count(self, kind: Collective, numel: int, element_bytes: int) -> None:
+    def count(self, kind: Collective, numel: int, element_bytes: int, *, fused: bool = False) -> None:
         """Nothing is sent, so nothing counts."""
 
     def fuse_ghosts(self, device: torch.device) -> str:  # noqa: ARG002
