@@ -21,6 +21,7 @@ class Flag(StrEnum):
     ENERGY_UNKNOWN = "energy_unknown"
     METHODS_DISAGREE = "methods_disagree"
     BOARD_SHARED = "board_shared"
+    COMPANY_UNKNOWN = "company_unknown"
     MIG_PARENT = "mig_parent"
     THROTTLED = "throttled"
     POWER_CAPPED = "power_capped"
@@ -78,6 +79,11 @@ FLAGS: dict[Flag, FlagMeaning] = {
     ),
     Flag.BOARD_SHARED: FlagMeaning(
         "Another process computed on the board, so its energy isn't the arm's alone.", True
+    ),
+    Flag.COMPANY_UNKNOWN: FlagMeaning(
+        "Whether another process computed on the board can't be told: the driver's list of processes is missing or "
+        "lacks the arm's own ranks.",
+        False,
     ),
     Flag.MIG_PARENT: FlagMeaning(
         "The device is a MIG slice; NVML meters only the whole board, which other slices share.", True

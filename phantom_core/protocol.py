@@ -151,6 +151,8 @@ class RankInfo(Wire):
     """Host name."""
     device_uuid: str
     """Its device."""
+    process_id: int | None = None
+    """Its process as the host's driver numbers it; None where that can't be told (in a container)."""
 
 
 class ExperimentStarted(Wire):

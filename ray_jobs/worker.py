@@ -3,7 +3,7 @@
 import os
 import platform
 import socket
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ import torch
 import phantom_core
 from phantom_core.meters.base import Instant, Meter
 from phantom_core.meters.choose import MeterRequest, open_meter
+from phantom_core.meters.company import OwnProcesses, driver_process_id
 from phantom_core.meters.idle import idle_power
 from phantom_core.precision import Enough
 from phantom_core.protocol import (
@@ -90,8 +91,7 @@ def work(
             stack.callback(agent.finish, LAST_WORD_S)
             agent.begin(job, assignment, folder, local, SAMPLER_UP_S)
         ranks.everyone.agree(True)
-        local_pids = [told.pid for told in local if told.pid is not None]
-        bench = Bench(assignment, ranks, spool, meter, local_pids)
+        bench = Bench(assignment, ranks, spool, meter)
         bench.announce()
         bench.make_all_runs()
         spool.close()
@@ -124,18 +124,14 @@ def device_of_rank(use_gpu: bool) -> torch.device:
 class Bench:
     """Everything that the runs of one rank share: groups, meter, data, spool."""
 
-    def __init__(
-        self, assignment: Assignment, ranks: Ranks, spool: Spool, meter: Meter, local_pids: Collection[int]
-    ) -> None:
+    def __init__(self, assignment: Assignment, ranks: Ranks, spool: Spool, meter: Meter) -> None:
         """Args.
 
         assignment: What to do.
         ranks: With whom.
         spool: Where events go.
         meter: Reads this rank's device.
-        local_pids: Processes of this host's ranks, which may be on its boards.
         """
-        self._local_pids = local_pids
         self._assignment = assignment
         self._plan = assignment.plan
         self._rounds = Rounds(assignment)
@@ -143,6 +139,7 @@ class Bench:
         self._spool = spool
         self._meter = meter
         self._devices = ranks.everyone.gather(meter.device)
+        self._process_ids = ranks.everyone.gather(driver_process_id())
         self._dataset: Dataset = load_task(
             self._plan.spec.task, [Path(root) for root in assignment.data_roots]
         )
@@ -154,8 +151,10 @@ class Bench:
                 ExperimentStarted(
                     backend="nccl" if self._ranks.backend == "nccl" else "gloo",
                     ranks=tuple(
-                        RankInfo(rank=rank, host=device.host, device_uuid=device.uuid)
-                        for rank, device in enumerate(self._devices)
+                        RankInfo(rank=rank, host=device.host, device_uuid=device.uuid, process_id=process_id)
+                        for rank, (device, process_id) in enumerate(
+                            zip(self._devices, self._process_ids, strict=True)
+                        )
                     ),
                     devices=tuple(_distinct(self._devices)),
                     versions=_versions(),
@@ -227,7 +226,7 @@ class Bench:
         everyone.agree(True)
         if self._reads_meter(everyone.size):
             start = Instant.now()
-            (idle,) = idle_power([self._meter], seconds, own_process_ids=self._local_pids)
+            (idle,) = idle_power([self._meter], seconds, own=self._on_my_device())
             self._spool.emit(
                 Window(
                     phase=phase,
@@ -256,6 +255,11 @@ class Bench:
             emit=emit,
             charged=charged,
         )
+
+    def _on_my_device(self) -> OwnProcesses:
+        mine = (self._meter.device.host, self._meter.device.uuid)
+        told = zip(self._devices, self._process_ids, strict=True)
+        return OwnProcesses.of([pid for device, pid in told if (device.host, device.uuid) == mine])
 
     def _reads_meter(self, team_size: int) -> bool:
         """Whether this rank is the lowest of those that share its device, so that the device is read once."""

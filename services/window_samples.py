@@ -5,8 +5,7 @@ arrives, so that neither a long run nor a late block costs more than it brings.
 """
 
 import math
-from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Self
@@ -18,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from phantom_core.flags import Flag
 from phantom_core.meters.base import PowerMethod
-from phantom_core.meters.company import state_flags
+from phantom_core.meters.company import OwnProcesses, state_flags
 from phantom_core.meters.integration import SENSOR_PERIOD_S, integrate_power, sensor_period_s
 from phantom_core.protocol import BoardState
 from services.power_blocks import LONGEST_BLOCK_S, joined, unpack
@@ -38,6 +37,8 @@ MERGED_WITHIN_S = 60.0
 """Spans of one device that are closer than this are looked at together."""
 PREFERRED: tuple[PowerMethod, ...] = ("instant", "average", "estimate")
 """Which power is integrated where a device has several; momentary readings lag least."""
+ONE_RANK = OwnProcesses(1)
+"""Who is taken to be on a device of which no rank has told yet."""
 
 
 @dataclass(frozen=True)
@@ -103,9 +104,7 @@ def look(session: Session, experiment: Experiment, windows: Sequence[Window]) ->
         seen = Seen.in_span(session, span)
         for window in by_key.values():
             if span.covers(_span(window)):
-                # Ranks don't tell their process ids, which mean nothing outside a container anyway. Ids that
-                # no process has make `board_shared` compare how many processes there are and should be.
-                own = range(-max(1, ranks.get((window.experiment_attempt, window.device_key), 0)), 0)
+                own = ranks.get((window.experiment_attempt, window.device_key), ONE_RANK)
                 seen.into(window, rate_hz, own)
     session.flush()
 
@@ -165,7 +164,7 @@ class Seen:
         first, last = np.searchsorted(self.monotonic_s, [start_s, end_s])
         return np.column_stack((self.monotonic_s[first:last], self.power_mw[first:last]))
 
-    def into(self, window: Window, rate_hz: float, own_process_ids: Collection[int]) -> None:
+    def into(self, window: Window, rate_hz: float, own: OwnProcesses) -> None:
         """Fills in what was seen during a window."""
         start_s, end_s = window.started_monotonic_s, window.started_monotonic_s + window.duration_s
         samples = self.table(start_s - MARGIN_S, end_s + MARGIN_S)
@@ -178,7 +177,7 @@ class Seen:
         window.largest_gap_s = integral.largest_gap_s
         flags = set(integral.flags) if len(samples) else set()
         inside = [state for state in self.states if start_s <= state.monotonic_s <= end_s]
-        flags.update(state_flags(inside, own_process_ids))
+        flags.update(state_flags(inside, own))
         window.seen_flags = [flag.value for flag in Flag if flag in flags] or None
 
 
@@ -204,15 +203,15 @@ def _merged(spans: Iterable[Span]) -> list[Span]:
     return merged
 
 
-def _ranks_by_device(session: Session, experiment: Experiment) -> dict[tuple[int, int], int]:
-    """Number of ranks on each device, by attempt of the experiment and device."""
+def _ranks_by_device(session: Session, experiment: Experiment) -> dict[tuple[int, int], OwnProcesses]:
+    """The ranks on each device, by attempt of the experiment and device."""
     devices = session.scalars(select(Device).where(Device.experiment_id == experiment.id))
     keys = {(device.host, device.uuid): device.key for device in devices}
     jobs = session.scalars(select(ExperimentAttempt).where(ExperimentAttempt.experiment_id == experiment.id))
-    counts: Counter[tuple[int, int]] = Counter()
+    found: dict[tuple[int, int], list[int | None]] = {}
     for job in jobs:
         for rank in (job.environment or {}).get("ranks", []):
             key = keys.get((rank["host"], rank["device_uuid"]))
             if key is not None:
-                counts[job.attempt, key] += 1
-    return counts
+                found.setdefault((job.attempt, key), []).append(rank.get("process_id"))
+    return {where: OwnProcesses.of(process_ids) for where, process_ids in found.items()}

@@ -1,14 +1,14 @@
 """Idle power before the first round and after the last, and whether the devices really were idle."""
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import psutil
 
 from phantom_core.flags import Flag
 from phantom_core.meters.base import Meter, PowerReading
-from phantom_core.meters.company import board_shared
+from phantom_core.meters.company import OwnProcesses, board_shared
 from phantom_core.meters.windows import WindowEnergy, window_energy
 from phantom_core.protocol import BoardState
 
@@ -18,6 +18,8 @@ IDLE_UTILIZATION_PERCENT = 5.0
 """A device that is busier than this is not idle."""
 SETTLING = 0.5
 """Share of the time after which utilisation counts: the driver's figure looks back over a second."""
+NOBODY = OwnProcesses(0, frozenset())
+"""No rank has come to the boards yet."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ def idle_power(
     seconds: float,
     sleep: Callable[[float], None] = time.sleep,
     *,
-    own_process_ids: Collection[int] = (),
+    own: OwnProcesses = NOBODY,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> tuple[IdlePower, ...]:
     """Measures idle power of all devices at once.
@@ -54,7 +56,7 @@ def idle_power(
         meters: One for each distinct device.
         seconds: How long.
         sleep: Waits.
-        own_process_ids: Processes that may be on the boards without being company: the idle ranks.
+        own: Ranks that may be on each of the boards without being company, though they idle.
         monotonic: Tells the time, in seconds.
 
     Returns:
@@ -79,7 +81,7 @@ def idle_power(
     for watch in watches:
         watch.end()
     host_busy_percent = psutil.cpu_percent()
-    return tuple(watch.result(own_process_ids, host_busy_percent) for watch in watches)
+    return tuple(watch.result(own, host_busy_percent) for watch in watches)
 
 
 class _Watch:
@@ -104,10 +106,10 @@ class _Watch:
         self._powers.append(self._meter.read_power())
         self._states.append(self._meter.read_state())
 
-    def result(self, own_process_ids: Collection[int], host_busy_percent: float) -> IdlePower:
+    def result(self, own: OwnProcesses, host_busy_percent: float) -> IdlePower:
         energy = window_energy(self._start, self._end, [reading.power_mw for reading in self._powers])
         duration_s = self._end.instant.monotonic_s - self._start.instant.monotonic_s
-        busy, flags = self._busy(own_process_ids, host_busy_percent)
+        busy, flags = self._busy(own, host_busy_percent)
         known = energy.energy_mj is not None and duration_s > 0
         device = self._meter.device
         return IdlePower(
@@ -127,13 +129,11 @@ class _Watch:
             reason=busy if known else energy.reason,
         )
 
-    def _busy(
-        self, own_process_ids: Collection[int], host_busy_percent: float
-    ) -> tuple[str | None, tuple[Flag, ...]]:
+    def _busy(self, own: OwnProcesses, host_busy_percent: float) -> tuple[str | None, tuple[Flag, ...]]:
         if self._meter.device.method == "rapl" and host_busy_percent > IDLE_UTILIZATION_PERCENT:
             return f"the host's processors were {host_busy_percent:.0f} % busy", (Flag.NOT_IDLE_BASELINE,)
         for state in self._states:
-            if board_shared(state.process_ids, own_process_ids):
+            if board_shared(state.process_ids, own):
                 reason = f"processes {list(state.process_ids or ())} are on the board"
                 return reason, (Flag.NOT_IDLE_BASELINE, Flag.BOARD_SHARED)
             if (state.utilization_percent or 0) > IDLE_UTILIZATION_PERCENT:

@@ -12,6 +12,7 @@ from phantom_core.protocol import (
     Event,
     EventBatch,
     ExperimentFinished,
+    ExperimentStarted,
     MetricPoint,
     Metrics,
     Payload,
@@ -406,6 +407,32 @@ def test_company_on_a_board_is_flagged(database: Database) -> None:
     told = BoardStates(host=HOST, device_uuid=uuid(1), states=states)
     deliver(database, job, [event(job.assignment.experiment_id, told)])
     assert runs.get(database, run.run_id).flags == ("board_shared",)
+
+
+@pytest.mark.parametrize(
+    ("on_board", "flags"),
+    [((17,), ()), ((18,), ("board_shared",)), ((), ("company_unknown",)), ((17, 18), ("board_shared",))],
+)
+def test_ranks_that_tell_their_process_are_known_on_the_board(
+    sqlite_database: Database, on_board: tuple[int, ...], flags: tuple[str, ...]
+) -> None:
+    _, _, job = begun(sqlite_database)
+    started = []
+    for told in job.started():
+        if isinstance(told.payload, ExperimentStarted):
+            ranks = tuple(r.model_copy(update={"process_id": 16 + r.rank}) for r in told.payload.ranks)
+            told = told.model_copy(update={"payload": told.payload.model_copy(update={"ranks": ranks})})
+        started.append(told)
+    deliver(sqlite_database, job, started)
+    run = job.assignment.runs[0]
+    states = tuple(
+        BoardState(at=SOON, monotonic_s=job.clock_s + offset, throttle_reasons=(), process_ids=on_board)
+        for offset in range(30)
+    )
+    deliver(sqlite_database, job, job.run(run))
+    seen = BoardStates(host=HOST, device_uuid=uuid(1), states=states)
+    deliver(sqlite_database, job, [event(job.assignment.experiment_id, seen)])
+    assert runs.get(sqlite_database, run.run_id).flags == flags
 
 
 def test_a_batch_of_nobody_s_experiment_is_not_found(database: Database) -> None:

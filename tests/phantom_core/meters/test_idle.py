@@ -1,13 +1,20 @@
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
 import psutil
 import pytest
 
 from phantom_core.flags import Flag
 from phantom_core.meters.choose import MeterRequest, open_meter
-from phantom_core.meters.company import board_shared
+from phantom_core.meters.company import (
+    FIRST_PID_NAMESPACE,
+    OwnProcesses,
+    board_shared,
+    driver_process_id,
+)
 from phantom_core.meters.idle import idle_power
 from phantom_core.meters.nvml_library import NvmlSession
 from phantom_core.meters.nvml_lookup import find_board
@@ -62,10 +69,10 @@ def test_a_stranger_on_the_board_is_said_and_the_idle_ranks_are_not_strangers(lo
     stub = load(StubScript(boards=(StubBoard(processes=((100, ALWAYS), (200, ALWAYS))),)))
     with metered(stub, StubBoard().uuid) as meter:
         (shared,) = idle_power(
-            [meter], 1.0, stub.clock.sleep, own_process_ids={100}, monotonic=stub.clock.monotonic
+            [meter], 1.0, stub.clock.sleep, own=OwnProcesses.of([100]), monotonic=stub.clock.monotonic
         )
         (alone,) = idle_power(
-            [meter], 1.0, stub.clock.sleep, own_process_ids={100, 200}, monotonic=stub.clock.monotonic
+            [meter], 1.0, stub.clock.sleep, own=OwnProcesses.of([100, 200]), monotonic=stub.clock.monotonic
         )
     assert shared.energy.flags == (Flag.NOT_IDLE_BASELINE, Flag.BOARD_SHARED)
     assert alone.energy.flags == ()
@@ -111,18 +118,38 @@ def test_a_baseline_without_duration_is_refused(seconds: float) -> None:
 @pytest.mark.parametrize(
     ("on_board", "ours", "shared"),
     [
-        (None, {1}, None),
-        ([], {1}, False),
-        ([1], {1}, False),
-        ([1, 2], {1}, True),
-        ([1, 2], {1, 2}, False),
-        ([7001], {1}, False),
-        ([7001, 7002], {1}, True),
-        ([7001, 7002], {1, 2}, False),
-        ([5], set(), True),
+        # Numbered alike: whoever isn't ours is company, and a list without us shows nothing.
+        (None, [1], None),
+        ([1], [1], False),
+        ([1, 2], [1], True),
+        ([1, 2], [1, 2], False),
+        ([2], [1], True),
+        ([], [1], None),
+        ([1], [1, 2], None),
+        ([5], [], True),
+        ([], [], False),
+        # In a container: only the number of processes says something.
+        (None, [None], None),
+        ([7001], [None], False),
+        ([7001, 7002], [None], True),
+        ([7001, 7002], [None, None], False),
+        ([7001], [None, None], None),
+        ([], [None], None),
+        # One rank that doesn't know its number, and by chance another's number on the list.
+        ([17, 7002], [17, None], False),
+        ([17, 7002, 7003], [17, None], True),
     ],
 )
-def test_company_is_told_from_our_own_even_where_the_driver_numbers_processes_differently(
-    on_board: list[int] | None, ours: set[int], shared: bool | None
+def test_company_is_told_without_false_alarms_and_never_denied_without_grounds(
+    on_board: list[int] | None, ours: list[int | None], shared: bool | None
 ) -> None:
-    assert board_shared(on_board, ours) is shared
+    assert board_shared(on_board, OwnProcesses.of(ours)) is shared
+
+
+def test_a_process_tells_its_number_only_in_the_host_s_own_namespace(tmp_path: Path) -> None:
+    first = mock.Mock(spec=Path)
+    first.stat.return_value = mock.Mock(st_ino=FIRST_PID_NAMESPACE)
+    assert driver_process_id(first) == os.getpid()
+    first.stat.return_value = mock.Mock(st_ino=FIRST_PID_NAMESPACE + 17)
+    assert driver_process_id(first) is None
+    assert driver_process_id(tmp_path / "no proc here") is None

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from phantom_core.flags import Flag
-from phantom_core.meters.company import state_flags
+from phantom_core.meters.company import OwnProcesses, state_flags
 from phantom_core.meters.nvml_library import NvmlSession
 from phantom_core.meters.nvml_lookup import find_board
 from phantom_core.meters.nvml_meter import GpuScope, NvmlMeter
@@ -388,9 +388,14 @@ def test_two_processes_on_a_board_flag_it_shared(load: Load) -> None:
         stub.clock.set(15.0)
         shared = meter.read_state()
     assert (alone.process_ids, shared.process_ids) == ((100,), (100, 200))
-    assert state_flags([alone], {100}) == ()
-    assert state_flags([alone, shared], {100}) == (Flag.BOARD_SHARED,)
-    assert state_flags([shared], {100, 200}) == ()
+    assert state_flags([alone], OwnProcesses.of([100])) == ()
+    assert state_flags([alone, shared], OwnProcesses.of([100])) == (Flag.BOARD_SHARED,)
+    assert state_flags([shared], OwnProcesses.of([100, 200])) == ()
+    # A driver that hides its list from a container denies nothing.
+    hidden = alone.model_copy(update={"process_ids": ()})
+    assert state_flags([hidden, hidden], OwnProcesses.of([None])) == (Flag.COMPANY_UNKNOWN,)
+    assert state_flags([hidden, alone], OwnProcesses.of([None])) == ()
+    assert state_flags([hidden, shared], OwnProcesses.of([None])) == (Flag.BOARD_SHARED,)
 
 
 def test_throttling_for_heat_and_holding_a_power_limit_are_different_flags(load: Load) -> None:
@@ -407,7 +412,13 @@ def test_throttling_for_heat_and_holding_a_power_limit_are_different_flags(load:
         ("sw_thermal_slowdown",),
         ("bit_0x400",),
     ]
-    assert [state_flags([state], ()) for state in states] == [(), (Flag.POWER_CAPPED,), (Flag.THROTTLED,), ()]
+    nobody = OwnProcesses.of([])
+    assert [state_flags([state], nobody) for state in states] == [
+        (),
+        (Flag.POWER_CAPPED,),
+        (Flag.THROTTLED,),
+        (),
+    ]
 
 
 def test_a_board_that_is_lost_while_it_is_opened_can_come_back(load: Load) -> None:
