@@ -68,6 +68,10 @@ class NvmlSession:
         if reason is not None:
             raise MeterUnavailable(reason)
 
+    def is_open_in(self, pid: int) -> bool:
+        """Whether that process has NVML open, and nothing says that it must be opened again."""
+        return self._pid == pid and not self._stale
+
     def ready(self) -> str | None:
         """Makes sure that this process has NVML open, opening it again if need be.
 
@@ -77,7 +81,7 @@ class NvmlSession:
         Returns:
             None if it is open, else why not.
         """
-        if self._pid == os.getpid() and not self._stale:
+        if self.is_open_in(os.getpid()):
             return None
         forked = self._pid is not None and self._pid != os.getpid()
         if forked:

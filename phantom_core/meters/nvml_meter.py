@@ -17,7 +17,7 @@ from phantom_core.meters.base import (
 )
 from phantom_core.meters.integration import sensor_period_s
 from phantom_core.meters.nvml_board import Metric, NvmlBoard
-from phantom_core.meters.nvml_library import NvmlSession
+from phantom_core.meters.nvml_library import Answer, NvmlSession
 from phantom_core.meters.nvml_lookup import FoundBoard, find_board
 from phantom_core.meters.update_period import ASSUMED_PERIOD_S, measured_period_s
 from phantom_core.protocol import BoardState, DeviceInfo, Method, Scope
@@ -85,7 +85,7 @@ class NvmlMeter(MeterBase):
         self.capabilities = probe(board)
         self._scope: Scope = scope
         self._energy_metric = Metric.MODULE_ENERGY if scope == "module" else Metric.ENERGY
-        self._read_counter = board.reader(self._energy_metric)
+        self._read_counter = board.counter(self._energy_metric)
         self._power_metric, self._power_method = self._choose_power()
         self._losses = 0
         self._flags = (Flag.MIG_PARENT,) if found.mig_uuid else ()
@@ -136,23 +136,27 @@ class NvmlMeter(MeterBase):
             instant = Instant.now(monotonic)
             return EnergyReading(instant, None, None, None, reason=self._device.reason, flags=self._flags)
         answer = self._read_counter()
-        call_s = monotonic() - before_s
-        instant = Instant(time.time(), before_s + call_s / 2)
-        if answer.value is None:
+        after_s = monotonic()
+        instant = Instant(time.time(), (before_s + after_s) / 2)
+        epoch = self._session.generation + self._losses
+        if isinstance(answer, Answer):
             self._losses += answer.lost
             return EnergyReading(
                 instant, None, None, None, reason=answer.reason, epoch=self._epoch, flags=self._flags
             )
-        lag_s = self._period_s + call_s
+        lag_s = self._period_s + after_s - before_s
+        bound_mj = None if self._limit_mw is None else lag_s * self._limit_mw
         return EnergyReading(
             instant,
-            float(answer.value),
+            float(answer),
             "nvml.counter",
             self._scope,
-            None if self._limit_mw is None else lag_s * self._limit_mw,
-            lag_s=lag_s,
-            epoch=self._session.generation + self._losses,
-            flags=self._flags,
+            bound_mj,
+            None,
+            lag_s,
+            0.0,
+            epoch,
+            self._flags,
         )
 
     def read_power(self) -> PowerReading:
@@ -254,7 +258,11 @@ class NvmlMeter(MeterBase):
         return "; ".join(remarks) or None
 
     def _measure_period_s(self, sleep: Callable[[float], None]) -> float:
-        period_s = measured_period_s(lambda: self._read_counter().value, self._monotonic, sleep)
+        def moving() -> float | None:
+            answer = self._read_counter()
+            return None if isinstance(answer, Answer) else answer
+
+        period_s = measured_period_s(moving, self._monotonic, sleep)
         if period_s is None:
             log.warning(
                 "board %s: the energy counter was not seen to move twice; its period is taken to be %.1f s",

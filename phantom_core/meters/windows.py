@@ -56,8 +56,8 @@ def window_energy(
     Returns:
         The energy with its bound; None with a reason and a flag where the readings have no sound difference.
     """
-    problem = _problem(start, end)
-    flags = _merged(start.flags, end.flags) if start.flags or end.flags else ()
+    problem = None if _is_sound(start, end) else _problem(start, end)
+    flags = start.flags if start.flags == end.flags else _merged(start.flags, end.flags)
     if problem is not None:
         reason, *raised = problem
         merged = _merged(flags, (Flag.ENERGY_UNKNOWN, *raised))
@@ -65,14 +65,28 @@ def window_energy(
     assert start.energy_mj is not None
     assert end.energy_mj is not None
     energy_mj = end.energy_mj - start.energy_mj
-    mean_power_mw = energy_mj / (end.instant.monotonic_s - start.instant.monotonic_s)
     return WindowEnergy(
         energy_mj,
-        _uncertainty_mj(start, end, mean_power_mw, edge_power_mw),
+        _uncertainty_mj(start, end, energy_mj, edge_power_mw),
         start.method,
         start.scope,
         end.reason or start.reason,
         flags,
+    )
+
+
+def _is_sound(start: EnergyReading, end: EnergyReading) -> bool:
+    """Whether nothing that `_problem` looks for can be wrong; nearly always so, and then the cheaper answer."""
+    (_, from_s), before_mj, method, scope, _, _, _, _, epoch, _ = start
+    (_, to_s), after_mj, end_method, end_scope, _, _, _, _, end_epoch, _ = end
+    return (
+        before_mj is not None
+        and after_mj is not None
+        and 0 < after_mj - before_mj < math.inf
+        and epoch == end_epoch
+        and method == end_method
+        and scope == end_scope
+        and from_s < to_s
     )
 
 
@@ -107,20 +121,24 @@ def _problem(start: EnergyReading, end: EnergyReading) -> tuple[str] | tuple[str
 
 
 def _uncertainty_mj(
-    start: EnergyReading, end: EnergyReading, mean_power_mw: float, edge_power_mw: Sequence[float | None]
+    start: EnergyReading, end: EnergyReading, energy_mj: float, edge_power_mw: Sequence[float | None]
 ) -> float | None:
-    grown_mj = max(0.0, end.accumulated_mj - start.accumulated_mj)
-    ceiling_mj = None
-    if start.uncertainty_mj is not None and end.uncertainty_mj is not None:
-        ceiling_mj = max(start.uncertainty_mj, end.uncertainty_mj)
-        if not edge_power_mw:
-            return ceiling_mj + grown_mj
-    if start.lag_s is None or end.lag_s is None:
-        return None if ceiling_mj is None else ceiling_mj + grown_mj
+    _, _, _, _, ceiling_mj, _, lag_s, before_mj, _, _ = start
+    _, _, _, _, end_ceiling_mj, _, end_lag_s, after_mj, _, _ = end
+    grown_mj = after_mj - before_mj if after_mj > before_mj else 0.0
+    if ceiling_mj is not None and end_ceiling_mj is not None:
+        ceiling_mj = ceiling_mj if ceiling_mj > end_ceiling_mj else end_ceiling_mj
+    else:
+        ceiling_mj = None
+    if ceiling_mj is not None and (not edge_power_mw or lag_s is None or end_lag_s is None):
+        return ceiling_mj + grown_mj
+    if lag_s is None or end_lag_s is None:
+        return None
     seen = [power for power in edge_power_mw if power is not None and math.isfinite(power)]
     if ceiling_mj is not None and not seen:
         return ceiling_mj + grown_mj
-    edges_mj = max(start.lag_s, end.lag_s) * max([mean_power_mw, *seen])
+    mean_power_mw = energy_mj / (end.instant.monotonic_s - start.instant.monotonic_s)
+    edges_mj = max(lag_s, end_lag_s) * max([mean_power_mw, *seen])
     return (edges_mj if ceiling_mj is None else min(edges_mj, ceiling_mj)) + grown_mj
 
 
