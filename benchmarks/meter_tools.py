@@ -1,10 +1,12 @@
 """Ghostwatt's meter, Zeus and CodeCarbon behind one interface, for `benchmarks/meters.py`."""
 
 import importlib
-from typing import Protocol
+import importlib.util
+import sys
+import types
+from typing import NoReturn, Protocol
 
-from phantom_core.meters.base import EnergyReading
-from phantom_core.meters.choose import MeterRequest, open_meter
+from phantom_core.meters.base import EnergyReading, Meter
 from phantom_core.meters.windows import window_energy
 
 
@@ -24,12 +26,12 @@ class Tool(Protocol):
 
 
 class Ghostwatt:
-    """This project's meter."""
+    """This project's meter, read as the other tools are: the counter at both ends."""
 
     name = "ghostwatt"
 
-    def __init__(self, uuid: str) -> None:
-        self.meter = open_meter(MeterRequest("cuda", uuid=uuid))
+    def __init__(self, meter: Meter) -> None:
+        self.meter = meter
         self.start: EnergyReading | None = None
         self.uncertainty_mj: float | None = None
 
@@ -45,8 +47,32 @@ class Ghostwatt:
         return energy.energy_mj
 
     def close(self) -> None:
-        """Closes the meter."""
-        self.meter.close()
+        """The meter stays its owner's."""
+
+
+class GhostwattInJobs:
+    """The same as jobs do it: power just before the window and just after it too, for a narrower bound."""
+
+    name = "ghostwatt with power at the edges"
+
+    def __init__(self, meter: Meter) -> None:
+        self.meter = meter
+        self.start: EnergyReading | None = None
+        self.power_mw: float | None = None
+
+    def begin(self) -> None:
+        """Reads power, then the counter."""
+        self.power_mw = self.meter.read_power().power_mw
+        self.start = self.meter.read_energy()
+
+    def end(self) -> float | None:
+        """Reads the counter, then power."""
+        assert self.start is not None
+        end = self.meter.read_energy()
+        return window_energy(self.start, end, [self.power_mw, self.meter.read_power().power_mw]).energy_mj
+
+    def close(self) -> None:
+        """The meter stays its owner's."""
 
 
 class Zeus:
@@ -72,12 +98,58 @@ class Zeus:
         """Holds nothing."""
 
 
+class _Unused(types.ModuleType):
+    """Stands in for a module that is loaded and never called on the way to a board's energy."""
+
+    def __getattr__(self, name: str) -> "_Unused":
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Unused(f"{self.__name__}.{name}")
+
+    def __call__(self, *_arguments: object, **_options: object) -> NoReturn:
+        raise ImportError(f"{self.__name__} was called after all; install {self.__name__.split('.')[0]}")
+
+
+CODECARBON_LOADS = ("pycountry", "pandas", "arrow", "prometheus_client")
+"""What CodeCarbon imports for looking up countries, for files, servers and its own service."""
+
+
+def lend_unused(names: tuple[str, ...]) -> list[str]:
+    """Lets modules be imported that are not installed and will not be called.
+
+    Returns:
+        Those that were not installed.
+    """
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    for name in missing:
+        sys.modules[name] = _Unused(name)
+    return missing
+
+
+def lend_processor_names() -> list[str]:
+    """Lets CodeCarbon look for this processor's name without `rapidfuzz`, and find none like it."""
+    lent = lend_unused(("rapidfuzz",))
+    if lent:
+        process = types.SimpleNamespace(
+            extractOne=lambda *_arguments, **_options: None, extract=lambda *_arguments, **_options: []
+        )
+        sys.modules["rapidfuzz"].__dict__["process"] = process
+    return lent
+
+
 class CodeCarbon:
-    """CodeCarbon's offline tracker with tasks."""
+    """CodeCarbon's offline tracker with tasks.
+
+    It may run without the modules that it loads and a board's energy never needs, so that it can be carried to
+    a host without a network; its processors' power is given, not guessed by their name.
+    """
 
     name = "codecarbon"
 
     def __init__(self, nvml_index: int) -> None:
+        if importlib.util.find_spec("codecarbon") is None:
+            raise ModuleNotFoundError("no module named codecarbon", name="codecarbon")
+        self.lent = [*lend_unused(CODECARBON_LOADS), *lend_processor_names()]
         codecarbon = importlib.import_module("codecarbon")
         self.tracker = codecarbon.OfflineEmissionsTracker(
             country_iso_code="USA",
@@ -85,6 +157,7 @@ class CodeCarbon:
             save_to_file=False,
             log_level="critical",
             allow_multiple_runs=True,
+            force_cpu_power=100,
         )
 
     def begin(self) -> None:
