@@ -13,6 +13,7 @@ from benchmarks.workplace import Workplace
 from phantom_core.intervals import FEWEST_PAIRS, ratio_intervals
 from phantom_core.prediction import Ceilings, floor, predict
 from phantom_core.profile import DeviceProfile, ProfileError, Transport
+from phantom_core.protocol import Exchange
 
 Row = dict[str, Any]
 ENERGY_TARGETS = {4096: 0.45, 8192: 0.33, 16384: 0.30}
@@ -62,7 +63,8 @@ def arm_row(
         "dtype": dtype,
         "arm": arm.name,
         "strategy": arm.planned.arm.strategy,
-        "transport": built.transport,
+        "transport": trainer and trainer.exchange.name,
+        "transport_reason": trainer and trainer.exchange.reason,
         "reason": built.reason,
         "step_mode": trainer and trainer.step_mode,
         "step_mode_reason": trainer and trainer.step_mode_reason,
@@ -87,17 +89,15 @@ def predicted(arm: StepArm, built: Built, profile: DeviceProfile | str) -> Row:
     """What the formulas say, or why they say nothing."""
     if isinstance(profile, str):
         return {"reason": profile}
-    dataset = dataset_of(arm)
-    library: Transport = "nccl" if "nccl" in profile.transports else "gloo"
-    fused = built.transport.startswith("fused")
+    dataset, trainer = dataset_of(arm), built.trainer
     try:
         found = predict(
             arm.planned,
             dataset.shape,
             dataset.placement,
             profile,
-            mode="graph" if built.trainer is None else built.trainer.step_mode,
-            ghost_transport="fused" if fused else library,
+            mode="graph" if trainer is None else trainer.step_mode,
+            ghost_transport=transport_of(trainer.exchange.name) if trainer is not None else None,
         )
     except ProfileError as error:
         return {"reason": str(error)}
@@ -112,6 +112,11 @@ def predicted(arm: StepArm, built: Built, profile: DeviceProfile | str) -> Row:
         "waiting_ms": 1_000 * found.waiting_s,
         "limit": found.limit,
     }
+
+
+def transport_of(exchange: Exchange | None) -> Transport | None:
+    """What a profile calls that which carried an arm's exchanges."""
+    return "fused" if exchange == "symmetric_memory" else exchange
 
 
 def summarise(rows: Sequence[Row]) -> None:

@@ -149,10 +149,17 @@ class Run:
         built = {}
         for arm in group:
             built[arm.name] = each = build(self._place, team, arm, self._window_s)
-            said = each.reason or f"{each.transport}, {each.steps} steps a window"
+            said = str(each.reason)
             if each.trainer is not None:
-                mode = each.trainer.step_mode
-                said = f"{mode} {each.trainer.step_mode_reason or ''}, {said}"
+                mode, used = each.trainer.step_mode, each.trainer.exchange
+                how = [
+                    mode,
+                    each.trainer.step_mode_reason,
+                    used.name,
+                    used.reason,
+                    f"{each.steps} steps a window",
+                ]
+                said = ", ".join(filter(None, how))
             self._progress(f"{size}: {arm.name}: {said}")
         return built
 

@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.layer_rows import transport_of
 from benchmarks.quote import origin
 from benchmarks.record import record
 from benchmarks.step_arms import Size, StepArm, arms, rows
 from phantom_core.cost import arm_cost
 from phantom_core.prediction import Prediction, predict
-from phantom_core.profile import DeviceProfile, KnownError, ProfileError, Transport, load_profile
+from phantom_core.profile import DeviceProfile, KnownError, ProfileError, load_profile
 from phantom_core.tasks import Dataset
 
 RESULTS = Path(__file__).parent / "results"
@@ -109,14 +110,13 @@ def _memory_error(row: Row) -> float | None:
 
 def _prediction(row: Row, profile: DeviceProfile) -> Prediction:
     dataset, arm = _rows_and_arm(row)
-    library: Transport = "nccl" if "nccl" in profile.transports else "gloo"
     return predict(
         arm.planned,
         dataset.shape,
         dataset.placement,
         profile,
         mode=row["step_mode"],
-        ghost_transport="fused" if row["transport"].startswith("fused") else library,
+        ghost_transport=transport_of(row["transport"]),
     )
 
 

@@ -63,8 +63,6 @@ class Built:
 
     trainer: Trainer | None
     """Prepared; None if it could not be built."""
-    transport: str
-    """How ghosts travel, for arms that have some; else what carries collectives."""
     steps: int = 0
     """In a window."""
     peak_bytes: int | None = None
@@ -102,11 +100,10 @@ def build(
     dataset = dataset_of(arm)
     lacking = _lacking_memory(place, team, arm)
     if lacking is not None:
-        return Built(None, "", reason=lacking)
-    trainer, reason, transport = None, None, ""
+        return Built(None, reason=lacking)
+    trainer, reason = None, None
     try:
         ranks = communicator(arm, team, silent=silent)
-        transport = _transport(place, arm, ranks)
         trainer = Trainer(arm.planned, dataset, group=ranks, device=place.device, seed=1, update=update)
         trainer.prepare(WARM_UP_STEPS)
         place.synchronize()
@@ -118,10 +115,10 @@ def build(
         # Not closed: that would free library workspaces which other arms' graphs still use.
         trainer = None
         gc.collect()
-        return Built(None, transport, reason="; ".join(failed[:2]))
+        return Built(None, reason="; ".join(failed[:2]))
     peaks = [peak for peak in team.gather(trainer.peak_memory_bytes()) if peak is not None]
     steps = max(1, math.ceil(window_s / _step_s(place, team, trainer)))
-    return Built(trainer, transport, steps, max(peaks, default=None))
+    return Built(trainer, steps, max(peaks, default=None))
 
 
 def window(place: Workplace, team: Team, trainer: Trainer, steps: int) -> list[BoardWindow]:
@@ -159,12 +156,6 @@ def communicates(arm: StepArm) -> bool:
         planned.arm, planned.model, dataset.shape, dataset.placement, planned.training.batch_size
     )
     return any(layer.exchanges for layer, _ in layers[:-1])
-
-
-def _transport(place: Workplace, arm: StepArm, ranks: Communicator) -> str:
-    if any(transfer.ghosts for transfer in step_work_of(arm).transfers):
-        return ranks.fuse_ghosts(place.device)
-    return place.ranks.backend if communicates(arm) else "nothing is sent between hidden layers"
 
 
 def step_work_of(arm: StepArm) -> StepWork:

@@ -41,7 +41,7 @@ def arm(name: str, ms: float, joules: float | None, **changes: Any) -> Row:
         "dtype": "bfloat16",
         "arm": name,
         "strategy": name.split()[0],
-        "transport": "fused: so",
+        "transport": "symmetric_memory",
         "reason": None,
         "step_mode": "graph",
         "peak_memory_bytes": 8_500_000_000,
