@@ -75,20 +75,31 @@ def main() -> None:
         began_s = time.monotonic()
         dtype: Dtype = "bfloat16" if place.on_gpu else "float32"
         team = place.ranks.everyone
-        for n, depth, k, b in sizes:
-            size = Size(n, depth, k, b, place.world_size)
-            for arm in arms(size, dtype, options.arms):
-                row = attribute(place, team, size, arm, options.rounds, window_s)
-                rows.append(row)
-                place.say(f"[{time.monotonic() - began_s:6.1f} s] {size}: {arm.name}: {_shown(row)}")
-                if place.rank == 0:
-                    record(options.out, rows, place.device)
+        wanted = [
+            (size, arm)
+            for size in (Size(*each, place.world_size) for each in sizes)
+            for arm in arms(size, dtype, options.arms)
+        ]
+
+        def keep(what: str) -> None:
+            place.say(f"[{time.monotonic() - began_s:6.1f} s] {what}")
+            if place.rank == 0:
+                record(options.out, rows, place.device)
+
+        for size, arm in wanted:
+            rows.append(attribute(place, team, size, arm, options.rounds, window_s))
+            keep(f"{size}: {arm.name}: {_shown(rows[-1])}")
+        # Last of all: once it was used the profiler stays attached, and nothing metered may follow.
+        for row, (size, arm) in zip(rows, wanted, strict=True):
+            if "parts" in row:
+                row["timeline"] = profiled(place, team, arm, window_s)
+                keep(f"{size}: {arm.name}: {row['timeline'].get('reason') or 'profiled'}")
 
 
 def attribute(
     place: Workplace, team: Team, size: Size, arm: StepArm, rounds: int, window_s: float
 ) -> dict[str, Any]:
-    """Both methods on one arm; every rank of the team must call."""
+    """The variants of one arm; every rank of the team must call."""
     row: dict[str, Any] = {
         "measured": "attribution",
         **dataclasses.asdict(size),
@@ -137,7 +148,6 @@ def attribute(
                 "ms": difference(_ms(measured["bare"]), none),
                 "j": difference(_j(measured["bare"]), none),
             }
-        row["timeline"] = timeline(place, team, trainers["whole"][0])
     for trainer, _ in trainers.values():
         trainer.close()
     return row
@@ -168,6 +178,15 @@ def difference(whole: Sequence[float | None], without: Sequence[float | None]) -
     half = float(scipy.stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values)))
     mean = statistics.fmean(values)
     return {"mean": mean, "low": mean - half, "high": mean + half}
+
+
+def profiled(place: Workplace, team: Team, arm: StepArm, window_s: float) -> dict[str, Any]:
+    """The timeline of an arm that is built for it."""
+    built = build(place, team, arm, window_s)
+    if built.trainer is None:
+        return {"reason": built.reason}
+    with built.trainer as trainer:
+        return timeline(place, team, trainer)
 
 
 def timeline(place: Workplace, team: Team, trainer: Trainer) -> dict[str, Any]:

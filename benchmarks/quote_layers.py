@@ -84,7 +84,7 @@ def attribution(rows: list[Row]) -> str:
         for name in ("communication", "optimizer", "activations", "GEMMs"):
             part = row["parts"].get(name)
             cells.append("–" if part is None else _part(part))
-        timeline = row["timeline"]
+        timeline = row.get("timeline", {})  # a run that was cut off has none yet
         cells += [
             f"{timeline[name]:.3f} ms" if name in timeline else "unknown" for name in ("gemm_ms", "gaps_ms")
         ]
