@@ -167,6 +167,8 @@ class ExperimentStarted(Wire):
     """Every distinct device."""
     versions: dict[str, str]
     """Python, torch, ray, CUDA, NCCL, ghostwatt."""
+    data_digest: str | None = None
+    """Tells the task's rows from others; None from a job that doesn't say."""
 
 
 class RunStarted(Wire):

@@ -158,6 +158,7 @@ class Bench:
                     ),
                     devices=tuple(_distinct(self._devices)),
                     versions=_versions(),
+                    data_digest=self._dataset.digest(),
                 )
             )
 

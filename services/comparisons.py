@@ -10,13 +10,14 @@ from phantom_core.flags import Flag
 from phantom_core.intervals import LEVEL, SEQUENTIAL_LEVEL
 from phantom_core.plan import derived_seed
 from phantom_core.spec import MeasurementSpec
+from services.arm_runs import ArmRuns
 from services.database import Database, now
 from services.errors import NotComparable, NotFound
 from services.metrics import primary_metric
 from services.moves import lock_experiment
-from services.pairing import ArmRuns, Asked, compare_arm
+from services.pairing import Asked, compare_arm
 from services.states import TERMINAL_STATES, ExperimentState, RunState
-from services.tables import Arm, Comparison, Device, Experiment, Run
+from services.tables import Arm, Attempt, Comparison, Device, Experiment, ExperimentAttempt, Run
 from services.views import ArmComparison, ComparisonView
 from services.window_sums import MIXED
 
@@ -109,7 +110,8 @@ def _compute(
         device.key: device
         for device in session.scalars(select(Device).where(Device.experiment_id == experiment.id))
     }
-    sides = {arm.name: ArmRuns.of(arm, runs, devices) for arm in arms}
+    data = _data_digests(session, experiment.id)
+    sides = {arm.name: ArmRuns.of(arm, runs, devices, data) for arm in arms}
     measurement = MeasurementSpec.model_validate(experiment.spec["measurement"])
     asked = Asked(
         primary=primary_metric(experiment.spec["training"]["stop"]["kind"]),
@@ -135,6 +137,21 @@ def _compute(
         final=ExperimentState(experiment.state).is_terminal,
         computed_at=now(session),
     )
+
+
+def _data_digests(session: Session, experiment_id: str) -> dict[int, str | None]:
+    """What each run learned from, as the job that made it told: a file may have changed between two starts."""
+    told = session.execute(
+        select(Run.key, ExperimentAttempt.environment)
+        .join(Attempt, (Attempt.run_key == Run.key) & (Attempt.attempt == Run.attempt))
+        .join(
+            ExperimentAttempt,
+            (ExperimentAttempt.experiment_id == Run.experiment_id)
+            & (ExperimentAttempt.attempt == Attempt.experiment_attempt),
+        )
+        .where(Run.experiment_id == experiment_id)
+    )
+    return {key: (environment or {}).get("data_digest") for key, environment in told}
 
 
 def _arms(session: Session, experiment_id: str) -> Sequence[Arm]:

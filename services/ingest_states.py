@@ -36,7 +36,7 @@ def experiment_started(session: Session, subject: Subject, event: Event, touched
     if subject.run is not None:
         return
     told = document(event)
-    environment = {part: told[part] for part in ("backend", "ranks", "versions")}
+    environment = {part: told[part] for part in ("backend", "ranks", "versions", "data_digest")}
     job = session.get_one(ExperimentAttempt, (experiment.id, subject.number))
     job.environment = environment
     job.reported_at = min(event.at, now(session))

@@ -13,64 +13,16 @@ from phantom_core.flags import FLAGS, Flag, blocking
 from phantom_core.intervals import FEWEST_PAIRS, RatioInterval, ratio_intervals
 from phantom_core.meters.windows import window_flags
 from phantom_core.precision import rounds_for_precision
+from services.arm_runs import ArmRuns, Outcome
 from services.metrics import METRICS, Kind, Metric
 from services.states import RunState
 from services.summaries import ordered
-from services.tables import Arm, Device, Run
+from services.tables import Arm, Run
 from services.verdicts import Finding, sentence
 from services.views import ArmComparison, ExcludedRound, MetricComparison, Verdict
 
 LOSS_TOLERANCE = 0.01
 """Losses that differ by more than this share, beyond their interval, are said beside a verdict."""
-
-
-@dataclass(frozen=True)
-class Board:
-    """What matters of a board to a comparison."""
-
-    key: int
-    name: str | None
-    power_limit_mw: float | None
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """One run as a side of a pair."""
-
-    run: Run
-    boards: frozenset[Board]
-
-
-@dataclass(frozen=True)
-class ArmRuns:
-    """All runs of one arm."""
-
-    arm: Arm
-    by_round: Mapping[int, Outcome]
-
-    @classmethod
-    def of(cls, arm: Arm, runs: Sequence[Run], devices: Mapping[int, Device]) -> "ArmRuns":
-        """The arm's runs among those of an experiment, without those that turned out not to be needed."""
-        boards = {key: Board(key, device.name, device.power_limit_mw) for key, device in devices.items()}
-        return cls(
-            arm,
-            {
-                run.round: Outcome(
-                    run, frozenset(boards[key] for key in run.device_keys or () if key in boards)
-                )
-                for run in runs
-                if run.arm_key == arm.key and run.state != RunState.SKIPPED
-            },
-        )
-
-    @property
-    def parameters(self) -> int | None:
-        """Weights: counted if a run did, else from the formulas."""
-        counted = next(
-            (side.run.parameters for side in self.by_round.values() if side.run.parameters is not None),
-            None,
-        )
-        return counted if counted is not None else (self.arm.cost or {}).get("parameters")
 
 
 @dataclass(frozen=True)
@@ -193,6 +145,8 @@ def _flags(metric: Metric, a: Outcome, b: Outcome, arm: Arm, baseline: Arm) -> s
         raised.update(flag for each in seconds if each is not None for flag in window_flags(each))
         if (a.run.method, a.run.scope) != (b.run.method, b.run.scope):
             raised.add(Flag.METHOD_CHANGED)
+    if None not in (a.data, b.data) and a.data != b.data:
+        raised.add(Flag.DATA_DIFFERS)
     if metric.kind is not Kind.LOSS:
         if not (a.boards <= b.boards or b.boards <= a.boards) or _names(a) != _names(b):
             raised.add(Flag.HARDWARE_DIFFERS)

@@ -1,3 +1,4 @@
+import dataclasses
 import hashlib
 
 import numpy as np
@@ -185,3 +186,12 @@ def test_the_arrays_of_a_dataset_cannot_be_changed() -> None:
     dataset = load_task(DigitsTask())
     with pytest.raises(ValueError, match="read-only"):
         dataset.train_features[0, 0] = 1
+
+
+def test_a_dataset_s_digest_tells_any_change_of_any_number() -> None:
+    dataset = load_task(TeacherTask(train_rows=64, validation_rows=16))
+    assert dataset.digest() == load_task(TeacherTask(train_rows=64, validation_rows=16)).digest()
+    for part in ("train_features", "train_targets", "validation_features", "validation_targets"):
+        changed = getattr(dataset, part).copy()
+        changed.flat[-1] += 1
+        assert dataclasses.replace(dataset, **{part: changed}).digest() != dataset.digest(), part

@@ -1,14 +1,17 @@
 """Comparisons of whole experiments: while they run, when they end, in lists."""
 
+from collections.abc import Iterable
+
 import pytest
 from sqlalchemy import select, update
 
-from services import comparisons, experiments, housekeeping, leases
+from phantom_core.protocol import Event, ExperimentStarted
+from services import assignments, comparisons, experiments, housekeeping, leases
 from services.database import Database
 from services.errors import NotComparable, NotFound
 from services.states import ExperimentState
 from services.tables import Comparison, Experiment
-from tests.services.simulated_job import Figures, begun, deliver, ran, spec
+from tests.services.simulated_job import Figures, SimulatedJob, begun, deliver, ran, spec
 
 FIVE = {"rounds": 5}
 SAVING = {"phantom": Figures(power_mw=60_000.0)}
@@ -88,3 +91,25 @@ def test_an_experiment_with_one_arm_has_an_empty_answer(database: Database) -> N
     view = comparisons.compare(database, identifier)
     assert (view.final, view.arms) == (True, ())
     assert housekeeping.sweep(database).compared == 0
+
+
+def test_rounds_over_data_that_changed_between_two_starts_are_not_paired(sqlite_database: Database) -> None:
+    database = sqlite_database
+    identifier, lease, job = begun(database, spec(measurement=FIVE))
+
+    def with_data(events: Iterable[Event], digest: str) -> list[Event]:
+        return [
+            event.model_copy(update={"payload": event.payload.model_copy(update={"data_digest": digest})})
+            if isinstance(event.payload, ExperimentStarted)
+            else event
+            for event in events
+        ]
+
+    first = [event for run in job.assignment.runs[:7] for event in job.run(run)]
+    deliver(database, job, [*with_data(job.started(), "aaaa"), *first])
+    leases.begin_attempt(database, lease)
+    again = SimulatedJob(assignments.assignment(database, identifier), clock_s=5_000.0)
+    deliver(database, again, with_data(again.everything(), "bbbb"))
+    primary = comparisons.compare(database, identifier).arms[0].primary
+    assert (primary.pairs, primary.blocking_flags) == (4, ("data_differs",))
+    assert [each.round for each in primary.excluded] == [3]

@@ -10,8 +10,9 @@ import pytest
 
 from phantom_core.intervals import LEVEL, RatioInterval
 from services import pairing
+from services.arm_runs import ArmRuns
 from services.metrics import primary_metric
-from services.pairing import ArmRuns, Asked, compare_arm
+from services.pairing import Asked, compare_arm
 from services.tables import Arm, Device, Run
 from services.views import ArmComparison, MetricComparison
 

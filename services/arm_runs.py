@@ -1,0 +1,73 @@
+"""The runs of one arm by round, each with what it ran on and learned from: the sides of pairs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from services.states import RunState
+from services.tables import Arm, Device, Run
+
+
+@dataclass(frozen=True)
+class Board:
+    """What matters of a board to a comparison."""
+
+    key: int
+    name: str | None
+    power_limit_mw: float | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run as a side of a pair."""
+
+    run: Run
+    boards: frozenset[Board]
+    data: str | None = None
+    """Digest of the rows that it learned from; None if unknown."""
+
+
+@dataclass(frozen=True)
+class ArmRuns:
+    """All runs of one arm."""
+
+    arm: Arm
+    by_round: Mapping[int, Outcome]
+
+    @classmethod
+    def of(
+        cls,
+        arm: Arm,
+        runs: Sequence[Run],
+        devices: Mapping[int, Device],
+        data: Mapping[int, str | None] | None = None,
+    ) -> "ArmRuns":
+        """The arm's runs among those of an experiment, without those that turned out not to be needed.
+
+        Args:
+            arm: The arm.
+            runs: All runs of the experiment.
+            devices: Its devices by key.
+            data: Digests of what runs learned from, by key of the run.
+        """
+        boards = {key: Board(key, device.name, device.power_limit_mw) for key, device in devices.items()}
+        return cls(
+            arm,
+            {
+                run.round: Outcome(
+                    run,
+                    frozenset(boards[key] for key in run.device_keys or () if key in boards),
+                    (data or {}).get(run.key),
+                )
+                for run in runs
+                if run.arm_key == arm.key and run.state != RunState.SKIPPED
+            },
+        )
+
+    @property
+    def parameters(self) -> int | None:
+        """Weights: counted if a run did, else from the formulas."""
+        counted = next(
+            (side.run.parameters for side in self.by_round.values() if side.run.parameters is not None),
+            None,
+        )
+        return counted if counted is not None else (self.arm.cost or {}).get("parameters")
