@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -154,28 +155,21 @@ class SymmetricExchange:
 
     def gather(self, own: torch.Tensor, gathered: torch.Tensor) -> None:
         """Every rank's own (k, b) into the others' gathered ((p-1) k, b), in block order, on the current stream."""
-        tile = _tile(own)
-        self._kernels.gather_ghosts[(_blocks(own, tile),)](
-            own,
-            gathered,
-            self._handle.buffer_ptrs_dev,
-            self._handle.signal_pad_ptrs_dev,
-            self._epochs,
-            own.numel(),
-            rank=self.rank,
-            world=self.world_size,
-            tile=tile,
-            most=MOST_BLOCKS,
-            tile_bytes=TILE_BYTES,
-            num_warps=THREAD_WARPS,
-        )
+        self._launch(self._kernels.gather_ghosts, own, gathered, own)
 
     def reduce(self, contributions: torch.Tensor, own: torch.Tensor) -> None:
         """Sums over ranks the blocks of contributions ((p-1) k, b) that are meant for this one into own (k, b)."""
+        in_double = own.dtype == torch.float64
+        self._launch(self._kernels.reduce_ghosts, contributions, own, own, sum_in_double=in_double)
+
+    def _launch(
+        self, kernel: Any, given: torch.Tensor, taken: torch.Tensor, own: torch.Tensor, **options: bool
+    ) -> None:
+        """Starts a kernel, `own` being one rank's ghosts, on the current stream."""
         tile = _tile(own)
-        self._kernels.reduce_ghosts[(_blocks(own, tile),)](
-            contributions,
-            own,
+        kernel[(_blocks(own, tile),)](
+            given,
+            taken,
             self._handle.buffer_ptrs_dev,
             self._handle.signal_pad_ptrs_dev,
             self._epochs,
@@ -185,8 +179,8 @@ class SymmetricExchange:
             tile=tile,
             most=MOST_BLOCKS,
             tile_bytes=TILE_BYTES,
-            sum_in_double=own.dtype == torch.float64,
             num_warps=THREAD_WARPS,
+            **options,
         )
 
 
