@@ -86,8 +86,9 @@ def ratio_intervals(
         method="percentile",
         rng=np.random.default_rng(seed),
     ).confidence_interval
-    low = np.minimum(means - half_widths, bootstrap.low)
-    high = np.maximum(means + half_widths, bootstrap.high)
+    # The mean itself is among them, or rounding would put it outside the interval of equal numbers.
+    low = np.minimum(np.minimum(means - half_widths, bootstrap.low), means)
+    high = np.maximum(np.maximum(means + half_widths, bootstrap.high), means)
     return [
         RatioInterval(float(np.exp(mean)), float(np.exp(start)), float(np.exp(end)))
         for mean, start, end in zip(means, low, high, strict=True)

@@ -389,6 +389,8 @@ def _number_or_auto(value: object) -> object:
     if value == "auto":
         return value
     _no_boolean(value)
+    if isinstance(value, str) and value.isdecimal() and len(value) < 10:
+        value = int(value)
     if not isinstance(value, int | float) or value != value // 1:
         shown = repr(value) if len(repr(value)) <= 40 else f"{repr(value)[:40]}..."
         raise ValueError(

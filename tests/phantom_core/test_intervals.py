@@ -67,6 +67,9 @@ def test_equal_pairs_make_an_interval_without_width() -> None:
     (found,) = ratio_intervals([[math.log(0.7)] * 5], seed=1)
     assert found.low == pytest.approx(found.ratio)
     assert found.high == pytest.approx(0.7)
+    for equal in (0.1, 0.3, -0.7, 1e-17, 0.0):
+        (found,) = ratio_intervals([[equal] * 3], seed=1)
+        assert found.low <= found.ratio <= found.high
 
 
 def test_swapping_the_arms_inverts_the_ratio() -> None:

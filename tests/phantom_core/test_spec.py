@@ -16,6 +16,7 @@ from phantom_core.spec import (
     ExperimentSpec,
     FileTask,
     HardLimits,
+    MeasurementSpec,
     ModelSpec,
     PhantomArm,
     SpecModel,
@@ -334,3 +335,24 @@ def test_tf32_makes_another_number_format() -> None:
     assert ModelSpec(width=8).number_format == "float32"
     assert ModelSpec(width=8, tf32=True).number_format == "tf32"
     assert ModelSpec(width=8, dtype="bfloat16").number_format == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("given", "rounds", "planned"), [("auto", "auto", 30), (7, 7, 7), (7.0, 7, 7), ("7", 7, 7)]
+)
+def test_rounds_are_a_number_or_auto(given: object, rounds: object, planned: int) -> None:
+    measurement = MeasurementSpec.model_validate({"rounds": given})
+    assert (measurement.rounds, measurement.rounds_planned) == (rounds, planned)
+    assert MeasurementSpec.model_validate_json(measurement.model_dump_json()) == measurement
+
+
+@pytest.mark.parametrize("given", ["Auto", "", "-1", "many", 5.5, True, None, [1], float("nan"), 0, 1_001])
+def test_what_is_neither_is_refused_with_one_reason(given: object) -> None:
+    with pytest.raises(ValidationError) as refused:
+        MeasurementSpec.model_validate({"rounds": given})
+    assert [error["loc"] for error in refused.value.errors()] == [("rounds",)]
+
+
+def test_the_fewest_rounds_can_not_be_more_than_the_most() -> None:
+    with pytest.raises(ValidationError, match="min_rounds = 9 is more than max_rounds = 6; raise max_rounds"):
+        MeasurementSpec(rounds="auto", min_rounds=9, max_rounds=6)
