@@ -7,6 +7,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from api import examples
 from api.bodies import Pause
 from api.errors import MEDIA_TYPE, Problem
 from phantom_core.protocol import EventBatch
@@ -93,11 +94,19 @@ def _described(app: FastAPI) -> dict[str, Any]:
     schemas.update(unseen["$defs"])
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
+    _show_examples(document["paths"])
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     for operations in document["paths"].values():
         for operation in operations.values():
             _describe_problems(operation, content)
     return document
+
+
+def _show_examples(paths: dict[str, Any]) -> None:
+    for (method, path), example in examples.REQUESTS.items():
+        paths[path][method]["requestBody"]["content"]["application/json"]["example"] = example
+    for (method, path, status), example in examples.RESPONSES.items():
+        paths[path][method]["responses"][status]["content"]["application/json"]["example"] = example
 
 
 def _describe_problems(operation: dict[str, Any], content: dict[str, Any]) -> None:
