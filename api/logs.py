@@ -7,11 +7,12 @@ blotted out by `scrubbed` when the line is written, in both formats.
 
 import json
 import logging
-import re
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
+
+from services.scrubbing import scrubbed
 
 LogFormat = Literal["text", "json"]
 
@@ -27,33 +28,6 @@ FIELDS = (
     "caller",
 )
 """What a record may carry besides its message (`extra`); nothing else of it is written."""
-
-BLOT = "[secret]"
-
-_SECRETS = (
-    # Whole API keys and ingest tokens; the public id stays, so that one can tell which it was.
-    (re.compile(r"\b(gw_[a-z2-7]{16}_)[A-Za-z0-9_-]{8,}"), rf"\1{BLOT}"),
-    # user:password@ of any URL; a password may hold anything but a space, up to the last @ of its authority.
-    (re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s:/@]*):[^\s/]*@", re.IGNORECASE), rf"\1:{BLOT}@"),
-    # Credentials in headers, as they appear in dumps of requests.
-    (re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE), rf"\1 {BLOT}"),
-    # name=value and "name": "value" where the name says what it is (libpq's DSN, environments, JSON).
-    (
-        re.compile(
-            r"(\b[\w-]*(?:password|passwd|secret|token|api[_-]?key)[\"']?\s*[=:]\s*[\"']?)"
-            r"(?!None\b|null\b)[^\s\"',;&}\])]{4,}",
-            re.IGNORECASE,
-        ),
-        rf"\1{BLOT}",
-    ),
-)
-
-
-def scrubbed(text: str) -> str:
-    """A text without what looks like a secret."""
-    for pattern, replacement in _SECRETS:
-        text = pattern.sub(replacement, text)
-    return text
 
 
 class TextFormatter(logging.Formatter):

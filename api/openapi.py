@@ -60,6 +60,7 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
         404: "Nothing has that id.",
         409: "The state, or a request in flight, does not allow it.",
         413: "The body is too long.",
+        416: "Nothing of that range is kept; `Content-Range` says how long the log is.",
         415: "The body's content type is not taken here.",
         422: "A field is wrong; `errors` names each.",
         503: "The database does not answer, or no more streams are served; try again.",

@@ -145,10 +145,21 @@ class Cluster:
     def log_tail(self, job_id: str) -> str:
         """The last lines that a job's driver printed; empty if they can't be had."""
         try:
-            told = self._parsed(self._send("GET", f"/api/jobs/{job_id}/logs"))
+            return (self.log(job_id) or "")[-LOG_TAIL_CHARACTERS:]
         except ClusterError:
             return ""
-        return _storable(str(told.get("logs") or "")[-LOG_TAIL_CHARACTERS:])
+
+    def log(self, job_id: str) -> str | None:
+        """All that a job's driver printed so far; None if Ray does not know the job.
+
+        Raises:
+            ClusterError: Ray failed to answer properly, or the log is longer than `MOST_BYTES`.
+            ClusterUnreachable: No answer, or one that is not Ray's.
+        """
+        answer = self._send("GET", f"/api/jobs/{job_id}/logs")
+        if self._unknown(answer, job_id):
+            return None
+        return _storable(str(self._parsed(answer).get("logs") or ""))
 
     def capacity(self) -> Capacity:
         """What all nodes that are alive have together.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from phantom_core.checks import Capacity
 from phantom_core.protocol import Reason
-from services import groups, heartbeats, housekeeping, leases
+from services import groups, heartbeats, housekeeping, job_logs, leases
 from services.cluster import FINAL_STATES, Cluster, ClusterError
 from services.database import Database
 from services.errors import ServiceError
@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 CLUSTER_CHECK_S = 5.0
 HEARTBEAT_S = 5.0
 SWEEP_S = 5.0
+LOG_COPY_S = 5.0
 GROUPS_S = 5.0
 """Seconds between two looks for worker groups that nobody hears of."""
 RENEWALS_PER_LEASE = 3
@@ -58,6 +59,7 @@ class Dispatcher:
             threading.Thread(target=self._keep_cluster, name="cluster keeper", daemon=True),
             threading.Thread(target=self._dispatch, name="dispatcher", daemon=True),
             threading.Thread(target=self._keep_house, name="housekeeper", daemon=True),
+            threading.Thread(target=self._keep_logs, name="log keeper", daemon=True),
         ]
 
     def start(self) -> None:
@@ -199,6 +201,18 @@ class Dispatcher:
             except Exception:
                 log.exception("housekeeping failed; going on")
             self._stop.wait(SWEEP_S)
+
+    def _keep_logs(self) -> None:
+        """Copies what jobs print while Ray has it: a head that is gone takes its logs along."""
+        assert self._db is not None
+        while not self._stop.wait(LOG_COPY_S):
+            cluster = self._cluster
+            if cluster is None:
+                continue
+            try:
+                job_logs.copy_all(self._db, cluster, cancelled=self._stop.is_set)
+            except Exception:
+                log.exception("copying logs failed; going on")
 
     def _renew(self, db: Database) -> None:
         ttl_s = self._settings.lease_ttl_s

@@ -14,6 +14,7 @@ from api import logs
 from api.examples import SPEC
 from api.logs import LogFormat
 from services import keys, leases
+from services.scrubbing import scrubbed
 from services.settings import Settings
 from tests.api.serving import FakeBackground, running
 
@@ -81,7 +82,7 @@ def test_secrets_are_blotted_out_of_messages_arguments_and_tracebacks(
     ],
 )
 def test_what_is_no_secret_stays(harmless: str) -> None:
-    assert logs.scrubbed(harmless) == harmless
+    assert scrubbed(harmless) == harmless
 
 
 def lines(stream: io.StringIO) -> list[dict[str, Any]]:

@@ -5,13 +5,16 @@ import re
 import pytest
 
 from api.routes import ROUTERS
+from services import job_logs
 from tests.api.serving import Service
 from tests.services.simulated_job import ran
 
 
 @pytest.fixture(scope="module")
 def ended(service: Service) -> str:
-    return ran(service.database)
+    identifier = ran(service.database)
+    job_logs.store(service.database, identifier, 1, "a line\n", ended=True)
+    return identifier
 
 
 def addresses(identifier: str) -> dict[str, set[str]]:

@@ -14,7 +14,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 import migrations
-from services import deletion, experiments, groups, heartbeats, keys, leases, switches
+from services import deletion, experiments, groups, heartbeats, job_logs, keys, leases, switches
 from services.columns import Base
 from services.database import Database
 from services.errors import DatabaseError
@@ -28,7 +28,8 @@ VERSIONS = sorted(Path(migrations.__file__).parent.joinpath("versions").glob("[0
 def fill(database: Database) -> None:
     """Puts rows into every table."""
     ran(database, spec(tags={"team": "a"}), {"phantom": Figures(power_mw=60_000.0)})
-    begun(database)
+    underway, _, _ = begun(database)
+    job_logs.store(database, underway, 1, "a line\n", ended=False)
     experiments.submit(database, spec(), idempotency_key="k")
     keys.create(database, "mine", [keys.Scope.READ])
     switches.pause_queue(database, "maintenance")

@@ -1,0 +1,248 @@
+"""What jobs printed: copied into the database while Ray has it, without secrets, bounded, and read in pieces.
+
+Ray keeps a job's log with its head, and a head that is gone takes it along. So the dispatcher copies what is new every
+few seconds, whole lines only, and keeps the last `KEPT_BYTES` of each start of a job. Positions count from the log's
+first byte, also where that is no longer kept, so that a byte keeps its position for ever.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import ColumnElement, delete, func, or_, select
+from sqlalchemy.orm import Session
+
+from services.cluster import Cluster, ClusterError
+from services.database import Database, now
+from services.errors import NotFound
+from services.moves import lock_experiment
+from services.scrubbing import scrubbed
+from services.states import LEASED_STATES, TERMINAL_STATES, ExperimentState
+from services.tables import Attempt, Experiment, JobLog, JobLogPart, Run
+
+log = logging.getLogger(__name__)
+
+KEPT_BYTES = 8 * 2**20
+"""Most that is kept of one log: its end."""
+PART_BYTES = 64 * 2**10
+"""Most in one row."""
+LONGEST_ANSWER = 2**20
+"""Most bytes that are read at once."""
+LATE = timedelta(minutes=10)
+"""How long after an experiment's end its last lines are looked for."""
+
+
+@dataclass(frozen=True)
+class LogPiece:
+    """Some of a log."""
+
+    attempt: int
+    """Which start of the job."""
+    first_byte: int
+    """Position of the first byte of `data`."""
+    data: bytes
+    """At most `LONGEST_ANSWER`; empty if nothing of what was asked for is kept."""
+    kept_from: int
+    """Position of the first byte that is still kept."""
+    end_byte: int
+    """Position behind the log's last byte so far."""
+    is_complete: bool
+    """Whether nothing more will come."""
+
+
+def copy_all(db: Database, cluster: Cluster, *, cancelled: Callable[[], bool] = lambda: False) -> int:
+    """Copies what is new of every job that runs, or ended a moment ago.
+
+    Args:
+        db: The database.
+        cluster: Where the jobs run.
+        cancelled: Whether to give up between two jobs.
+
+    Returns:
+        How many logs grew or were completed.
+    """
+    with db.read() as session:
+        wanted = session.execute(
+            select(Experiment.id, Experiment.attempt, Experiment.ray_job_id, Experiment.state)
+            .outerjoin(
+                JobLog,
+                (JobLog.experiment_id == Experiment.id) & (JobLog.attempt == Experiment.attempt),
+            )
+            .where(
+                Experiment.ray_job_id.is_not(None),
+                or_(JobLog.is_complete.is_(None), JobLog.is_complete.is_(False)),
+                or_(
+                    Experiment.state.in_(LEASED_STATES),
+                    Experiment.state.in_(TERMINAL_STATES) & (Experiment.finished_at >= now(session) - LATE),
+                ),
+            )
+        ).all()
+    copied = 0
+    for identifier, attempt, job, state in wanted:
+        if cancelled():
+            break
+        assert job is not None, "only those that have a job were asked for"
+        try:
+            text = cluster.log(job)
+        except ClusterError as error:
+            log.info("the log of %s can't be copied now: %s", job, error)
+            continue
+        # The state was read before the log, so what an ended job printed is all in it.
+        ended = text is None or ExperimentState(state).is_terminal
+        copied += store(db, identifier, attempt, text or "", ended=ended)
+    return copied
+
+
+def store(db: Database, experiment_id: str, attempt: int, text: str, *, ended: bool) -> bool:
+    """Adds what is new of a log; any number of processes may do so at once.
+
+    Args:
+        db: The database.
+        experiment_id: Whose.
+        attempt: Which start of its job.
+        text: The log from its beginning, as far as there is one.
+        ended: Whether it will not grow.
+
+    Returns:
+        Whether anything changed.
+    """
+    with db.write() as session:
+        if lock_experiment(session, experiment_id) is None:
+            return False
+        head = session.get(JobLog, (experiment_id, attempt))
+        if head is None:
+            head = JobLog(
+                experiment_id=experiment_id, attempt=attempt, read_characters=0, first_byte=0, end_byte=0,
+                is_complete=False, copied_at=now(session),
+            )  # fmt: skip
+            session.add(head)
+            session.flush()
+        if head.is_complete:
+            return False
+        new = text[head.read_characters :]
+        if not ended and len(new) <= PART_BYTES:
+            new = new[: new.rfind("\n") + 1]  # half a line may be half a secret
+        head.read_characters += len(new)
+        data = scrubbed(new).encode()
+        if not data and not ended:
+            return False
+        # Of a burst that is longer than what is kept, the beginning needn't be written first.
+        skipped = max(0, len(data) - KEPT_BYTES)
+        if skipped:
+            session.execute(delete(JobLogPart).where(*_of(experiment_id, attempt)))
+            head.end_byte += skipped
+            head.first_byte = head.end_byte
+        _append(session, head, data[skipped:])
+        head.is_complete, head.copied_at = ended, now(session)
+        return True
+
+
+def attempt_of_run(db: Database, run_id: str) -> tuple[str, int]:
+    """The experiment of a run, and the start of its job in which the run was last made.
+
+    Raises:
+        NotFound: There is no such run.
+    """
+    with db.read() as session:
+        run = session.scalars(select(Run).where(Run.id == run_id)).one_or_none()
+        if run is None:
+            raise NotFound("run", run_id)
+        attempt = session.get(Attempt, (run.key, run.attempt))
+        if attempt is None:
+            raise NotFound("log of run", run_id)
+        return run.experiment_id, attempt.experiment_attempt
+
+
+def end(db: Database, experiment_id: str, attempt: int | None = None) -> LogPiece:
+    """Where a log stands, without any of it.
+
+    Args:
+        db: The database.
+        experiment_id: Whose.
+        attempt: Which start of its job; None takes the last that printed anything.
+
+    Raises:
+        NotFound: There is no such experiment, or no log of it.
+    """
+    with db.read() as session:
+        return _piece(session, experiment_id, attempt, None, 0)
+
+
+def read(
+    db: Database, experiment_id: str, attempt: int | None = None, *, first_byte: int, length: int
+) -> LogPiece:
+    """Some of a log.
+
+    Args:
+        db: The database.
+        experiment_id: Whose.
+        attempt: Which start of its job; None takes the last that printed anything.
+        first_byte: Position of the first byte; negative counts from the end, as far as bytes are kept.
+        length: Most bytes; never more than `LONGEST_ANSWER` come.
+
+    Raises:
+        NotFound: There is no such experiment, or no log of it.
+    """
+    with db.read() as session:
+        return _piece(session, experiment_id, attempt, first_byte, min(length, LONGEST_ANSWER))
+
+
+def _piece(
+    session: Session, experiment_id: str, attempt: int | None, first_byte: int | None, length: int
+) -> LogPiece:
+    if session.get(Experiment, experiment_id) is None:
+        raise NotFound("experiment", experiment_id)
+    statement = select(JobLog).where(JobLog.experiment_id == experiment_id)
+    if attempt is not None:
+        statement = statement.where(JobLog.attempt == attempt)
+    head = session.scalars(statement.order_by(JobLog.attempt.desc()).limit(1)).first()
+    if head is None:
+        raise NotFound("log of experiment", experiment_id)
+    begin = head.end_byte if first_byte is None else first_byte
+    if begin < 0:
+        begin = max(head.first_byte, head.end_byte + begin)
+    stop = min(begin + length, head.end_byte)
+    data = b""
+    if head.first_byte <= begin < stop:
+        parts = session.scalars(
+            select(JobLogPart)
+            .where(
+                *_of(experiment_id, head.attempt),
+                JobLogPart.start_byte > begin - PART_BYTES,
+                JobLogPart.start_byte < stop,
+            )
+            .order_by(JobLogPart.start_byte)
+        ).all()
+        data = b"".join(
+            part.data[max(0, begin - part.start_byte) : max(0, stop - part.start_byte)] for part in parts
+        )
+    return LogPiece(head.attempt, begin, data, head.first_byte, head.end_byte, head.is_complete)
+
+
+def _append(session: Session, head: JobLog, data: bytes) -> None:
+    mine = _of(head.experiment_id, head.attempt)
+    last = session.scalars(
+        select(JobLogPart).where(*mine).order_by(JobLogPart.start_byte.desc()).limit(1)
+    ).first()
+    if last is not None and len(last.data) < PART_BYTES:
+        room = PART_BYTES - len(last.data)
+        last.data += data[:room]
+        head.end_byte += len(data[:room])
+        data = data[room:]
+    for begin in range(0, len(data), PART_BYTES):
+        piece = data[begin : begin + PART_BYTES]
+        session.add(
+            JobLogPart(
+                experiment_id=head.experiment_id, attempt=head.attempt, start_byte=head.end_byte, data=piece
+            )
+        )
+        head.end_byte += len(piece)
+    session.flush()
+    session.execute(delete(JobLogPart).where(*mine, JobLogPart.start_byte < head.end_byte - KEPT_BYTES))
+    first = session.execute(select(func.min(JobLogPart.start_byte)).where(*mine)).scalar_one()
+    head.first_byte = head.end_byte if first is None else first
+
+
+def _of(experiment_id: str, attempt: int) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    return JobLogPart.experiment_id == experiment_id, JobLogPart.attempt == attempt

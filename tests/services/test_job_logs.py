@@ -1,0 +1,136 @@
+"""Jobs' logs: copied once, without secrets, bounded, and read by position."""
+
+import pytest
+
+from services import experiments, job_logs, leases
+from services.cluster import Cluster, ClusterUnreachable
+from services.database import Database
+from services.errors import NotFound
+from services.job_logs import KEPT_BYTES, PART_BYTES
+from services.states import ExperimentState
+from tests.services.simulated_job import begun, spec
+
+
+def whole(database: Database, identifier: str) -> bytes:
+    piece = job_logs.end(database, identifier)
+    found, place = b"", piece.kept_from
+    while place < piece.end_byte:
+        part = job_logs.read(database, identifier, first_byte=place, length=100_000)
+        assert part.first_byte == place
+        found += part.data
+        place += len(part.data)
+    return found
+
+
+class FakeCluster(Cluster):
+    """Knows some logs."""
+
+    def __init__(self, logs: dict[str, str]) -> None:
+        self.logs = logs
+        self.asked: list[str] = []
+        self.away = False
+
+    def log(self, job_id: str) -> str | None:
+        self.asked.append(job_id)
+        if self.away:
+            raise ClusterUnreachable("gone")
+        return self.logs.get(job_id)
+
+
+def test_a_log_is_copied_line_by_line_once_and_to_its_end(database: Database) -> None:
+    identifier, lease, _ = begun(database)
+    cluster = FakeCluster({identifier: "one\ntwo\nhal"})
+    assert job_logs.copy_all(database, cluster) == 1
+    assert whole(database, identifier) == b"one\ntwo\n"
+    assert job_logs.copy_all(database, cluster) == 0
+    cluster.logs[identifier] += "f\nthree"
+    job_logs.copy_all(database, cluster)
+    assert whole(database, identifier) == b"one\ntwo\nhalf\n"
+    leases.finish(database, lease, ExperimentState.CANCELLED)
+    job_logs.copy_all(database, cluster)
+    assert whole(database, identifier) == b"one\ntwo\nhalf\nthree"
+    assert job_logs.end(database, identifier).is_complete
+    asked = len(cluster.asked)
+    job_logs.copy_all(database, cluster)
+    assert len(cluster.asked) == asked
+
+
+def test_a_cluster_that_is_gone_leaves_what_was_copied(database: Database) -> None:
+    identifier, lease, _ = begun(database)
+    cluster = FakeCluster({identifier: "one\n"})
+    job_logs.copy_all(database, cluster)
+    cluster.away = True
+    assert job_logs.copy_all(database, cluster) == 0
+    cluster.away, cluster.logs = False, {}
+    leases.finish(database, lease, ExperimentState.LOST)
+    job_logs.copy_all(database, cluster)
+    assert whole(database, identifier) == b"one\n"
+    assert job_logs.end(database, identifier).is_complete
+
+
+def test_two_processes_that_copy_the_same_copy_it_once(database: Database) -> None:
+    identifier, _, _ = begun(database)
+    assert job_logs.store(database, identifier, 1, "one\ntwo\n", ended=False)
+    assert not job_logs.store(database, identifier, 1, "one\n", ended=False)
+    assert not job_logs.store(database, identifier, 1, "one\ntwo\n", ended=False)
+    assert whole(database, identifier) == b"one\ntwo\n"
+
+
+def test_secrets_are_not_kept_even_if_they_arrive_in_pieces(database: Database) -> None:
+    identifier, _, _ = begun(database)
+    text = f"token gw_{'a' * 16}_{'S' * 43} of postgresql://u:hunter22@h/d\n"
+    for length in range(0, len(text) + 1, 7):
+        job_logs.store(database, identifier, 1, text[:length], ended=False)
+    job_logs.store(database, identifier, 1, text, ended=True)
+    kept = whole(database, identifier)
+    assert b"SSSS" not in kept
+    assert b"hunter22" not in kept
+    assert kept.count(b"[secret]") == 2
+
+
+def test_only_the_end_of_a_long_log_is_kept_and_positions_stay(database: Database) -> None:
+    identifier, _, _ = begun(database)
+    line = "x" * 1_022 + "\n"
+    text = "".join(f"{number:08d} {line}" for number in range(12_000))
+    for share in (0.3, 0.6, 0.601, 1.0):
+        job_logs.store(database, identifier, 1, text[: int(len(text) * share)], ended=share == 1.0)
+    piece = job_logs.end(database, identifier)
+    assert piece.end_byte == len(text)
+    assert KEPT_BYTES - PART_BYTES <= piece.end_byte - piece.kept_from <= KEPT_BYTES
+    kept = whole(database, identifier)
+    assert kept == text.encode()[piece.kept_from :]
+    tail = job_logs.read(database, identifier, first_byte=-100, length=100)
+    assert (tail.data, tail.first_byte) == (text[-100:].encode(), len(text) - 100)
+    assert job_logs.read(database, identifier, first_byte=0, length=10).data == b""
+
+
+def test_a_burst_longer_than_what_is_kept_costs_no_more_rows(database: Database) -> None:
+    identifier, _, _ = begun(database)
+    text = ("y" * 99 + "\n") * (3 * KEPT_BYTES // 100)
+    job_logs.store(database, identifier, 1, text, ended=True)
+    piece = job_logs.end(database, identifier)
+    assert piece.end_byte == len(text)
+    assert piece.end_byte - piece.kept_from <= KEPT_BYTES
+    assert job_logs.read(database, identifier, first_byte=-200, length=200).data == text[-200:].encode()
+
+
+def test_a_log_of_each_attempt_is_kept_apart_and_goes_with_the_experiment(database: Database) -> None:
+    identifier, lease, _ = begun(database)
+    job_logs.store(database, identifier, 1, "first\n", ended=False)
+    leases.begin_attempt(database, lease)
+    job_logs.store(database, identifier, 2, "second\n", ended=False)
+    assert job_logs.end(database, identifier).attempt == 2
+    assert job_logs.read(database, identifier, 1, first_byte=0, length=10).data == b"first\n"
+    leases.finish(database, lease, ExperimentState.CANCELLED)
+    experiments.request_delete(database, identifier)
+    with pytest.raises(NotFound, match="no experiment"):
+        job_logs.end(database, identifier)
+
+
+def test_what_has_printed_nothing_has_no_log(database: Database) -> None:
+    identifier = experiments.submit(database, spec())
+    assert job_logs.copy_all(database, FakeCluster({})) == 0
+    with pytest.raises(NotFound, match="log of experiment"):
+        job_logs.end(database, identifier)
+    with pytest.raises(NotFound):
+        job_logs.attempt_of_run(database, f"{identifier}-r000-a00")
