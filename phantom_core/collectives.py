@@ -1,6 +1,7 @@
 """The few collectives that the layouts use, started asynchronously, each with its byte count.
 
 CollectiveError
+|-- PeerGoneError        another rank said that it will not come to the collectives waited for
 `-- RanksDisagreeError   ranks of one group were told to build different things
 
 Bytes are those that one rank sends in the bandwidth-optimal (ring) algorithm, see `layer_costs`; the library
@@ -20,6 +21,7 @@ import torch.distributed as dist
 from phantom_core.functional_collectives import FunctionalCollectives
 from phantom_core.ghost_exchange import ArenaChoice, ExchangeChoice, SymmetricExchange, choose_exchange
 from phantom_core.layer_costs import Collective, bytes_sent
+from phantom_core.waiting import Pending, SlicedWait, abort
 
 # torch 2.13 renamed both functions and warns at the old names; 2.11 has only the old ones.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -28,6 +30,10 @@ _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sc
 
 class CollectiveError(RuntimeError):
     """Ranks could not do something together."""
+
+
+class PeerGoneError(CollectiveError):
+    """Another rank gave up, so that a collective that this one waits in, or starts, can't end."""
 
 
 class RanksDisagreeError(CollectiveError):
@@ -80,6 +86,7 @@ class Communicator:
         self.rank = 0
         self.world_size = 1
         self._traffic: Traffic | None = None
+        self._gone: str | None = None
         self._ghost_arena = ghost_arena
         self._ghost_choice: ExchangeChoice | None = None
         if group is not None or (dist.is_available() and dist.is_initialized()):
@@ -109,7 +116,7 @@ class Communicator:
         finally:
             self._traffic = outer
 
-    def all_gather(self, gathered: torch.Tensor, shard: torch.Tensor) -> dist.Work:
+    def all_gather(self, gathered: torch.Tensor, shard: torch.Tensor) -> Pending:
         """Starts to put every rank's shard (s, ...) into gathered (p s, ...), in rank order.
 
         The shard may be this rank's own slot of `gathered`. Call `wait()` on the result before use.
@@ -117,12 +124,12 @@ class Communicator:
         self.count("all_gather", gathered.numel(), gathered.element_size())
         return self._started(_all_gather(gathered, shard, group=self.group, async_op=True))
 
-    def reduce_scatter(self, own: torch.Tensor, contributions: torch.Tensor) -> dist.Work:
+    def reduce_scatter(self, own: torch.Tensor, contributions: torch.Tensor) -> Pending:
         """Starts to sum contributions (p s, ...) over the ranks; own (s, ...) gets this rank's slot."""
         self.count("reduce_scatter", contributions.numel(), contributions.element_size())
         return self._started(_reduce_scatter(own, contributions, group=self.group, async_op=True))
 
-    def all_reduce(self, tensor: torch.Tensor) -> dist.Work:
+    def all_reduce(self, tensor: torch.Tensor) -> Pending:
         """Starts to sum a tensor over the ranks, in place."""
         self.count("all_reduce", tensor.numel(), tensor.element_size())
         return self._started(dist.all_reduce(tensor, group=self.group, async_op=True))
@@ -133,7 +140,7 @@ class Communicator:
             return [tensor.detach().clone()]
         own = tensor.detach().contiguous()
         gathered = own.new_empty(self.world_size * own.numel())
-        _all_gather(gathered, own.view(-1), group=self.group)
+        self._started(_all_gather(gathered, own.view(-1), group=self.group, async_op=True)).wait()
         return [part.view(own.shape) for part in gathered.chunk(self.world_size)]
 
     def agree(self, what: str, device: torch.device | None = None) -> None:
@@ -194,7 +201,33 @@ class Communicator:
         """The fused exchange, if it was set up and every rank can use it."""
         return None if self._ghost_choice is None else self._ghost_choice.exchange
 
-    @staticmethod
-    def _started(work: dist.Work | None) -> dist.Work:
+    def give_up(self, why: str) -> None:
+        """Ends what this rank waits for in the group's collectives; may be called from another thread.
+
+        Every wait, under way or to come, ends with `PeerGoneError` until the group is renewed. Exchanges
+        that code outside of this class makes, DTensor's, end on CUDA only.
+
+        Args:
+            why: What happened to which rank.
+        """
+        self._gone = why
+        if self.group is not None:
+            abort(self.group)
+
+    def renew(self, group: dist.ProcessGroup) -> None:
+        """Goes on with a new group of the same ranks, after `give_up`; every rank must.
+
+        Args:
+            group: The new one.
+        """
+        self.group, self._gone, self._ghost_choice = group, None, None
+
+    def _look_up(self) -> None:
+        if self._gone is not None:
+            raise PeerGoneError(f"rank {self.rank} waits in vain: {self._gone}")
+
+    def _started(self, work: dist.Work | None) -> Pending:
+        self._look_up()
         assert work is not None, "an asynchronous collective returns its handle"
-        return work
+        assert self.group is not None, "one rank alone starts no collective"
+        return work if dist.get_backend(self.group) == "nccl" else SlicedWait(work, self._look_up)

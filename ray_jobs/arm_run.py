@@ -122,6 +122,8 @@ class ArmRun:
         """All ranks'."""
         self._state = State()
         self._trainer: Trainer | None = None
+        self.alarmed = False
+        """Whether a rank of the arm failed, which ends its compute group; known when the run was made."""
 
     def make(self) -> RunOutcome:
         """Makes the run and reports how it ended; what only concerns this arm is not raised.
@@ -152,6 +154,7 @@ class ArmRun:
         failures = [told for told in self._team.gather(failure) if told is not None]
         costs = self._team.gather(self._measured_costs())
         if failures:
+            self.alarmed = True
             outcome = "failed"
         self._emit_once(self._finished(outcome, failures, message, costs))
         if self._trainer is not None:

@@ -15,12 +15,15 @@ from typing import Any, Self, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 
 from phantom_core.collectives import Communicator
 from phantom_core.ghost_exchange import choose_arena
+from ray_jobs.alarm import Alarm
 
 T = TypeVar("T")
 
+_ALARM_CONNECTS_S = 60.0
 COMPUTE_TIMEOUT = timedelta(minutes=10)
 """A collective that takes longer than this has lost a peer."""
 
@@ -76,6 +79,7 @@ class Ranks:
         device: torch.device,
         sizes: Iterable[int],
         longest_wait_s: float,
+        alarm_host: str | None = None,
     ) -> None:
         """Joins the other ranks.
 
@@ -86,6 +90,8 @@ class Ranks:
             device: This rank's device; decides between NCCL and gloo.
             sizes: World sizes of the arms.
             longest_wait_s: Seconds that a rank outside an arm may have to wait.
+            alarm_host: This host, under which the others reach it, so that a rank which fails can free the
+                others (`alarm`); None leaves them to their time-outs.
         """
         self.rank = rank
         self.world_size = world_size
@@ -95,11 +101,14 @@ class Ranks:
             torch.cuda.set_device(device)
         wait = timedelta(seconds=longest_wait_s)
         self._groups: list[dist.ProcessGroup] = []
+        self._alarm: Alarm | None = None
         self._resources = ExitStack()
         if address is not None:
             self._resources.enter_context(joined(rank, world_size, address, wait))
         try:
             self._teams = self._make_teams({*sizes, world_size}, wait)
+            if alarm_host is not None:
+                self._alarm = self._open_alarm(alarm_host)
         except BaseException:
             self.close()
             raise
@@ -112,6 +121,50 @@ class Ranks:
     def team(self, size: int) -> Team | None:
         """The team of an arm of that size; None if this rank is outside it."""
         return self._teams.get(size)
+
+    def raise_alarm(self, size: int, error: BaseException) -> None:
+        """Tells the others that this rank will not come to a team's collectives any more.
+
+        Args:
+            size: Of the team.
+            error: What happened here.
+        """
+        if self._alarm is None:
+            return
+        what = (str(error).splitlines() or [""])[0][:300]
+        self._alarm.ring(f"{size} rank {self.rank} failed: {type(error).__name__}: {what}")
+
+    def renew(self, size: int) -> None:
+        """Makes a team's compute group anew after an alarm; all ranks, of whatever team, must call it.
+
+        Args:
+            size: Of the team.
+        """
+        if self._alarm is None:
+            return
+        self._alarm.reset()
+        compute = dist.new_group(list(range(size)), backend=self.backend, timeout=COMPUTE_TIMEOUT)
+        team = self._teams.get(size) if self.rank < size else None
+        if team is not None:
+            self._groups.append(compute)
+            team.compute.renew(compute)
+
+    def _open_alarm(self, host: str) -> Alarm:
+        wait = timedelta(seconds=_ALARM_CONNECTS_S)
+        bell = None
+        if self.rank == 0:
+            bell = TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=wait)
+        host, port = self.everyone.from_first((host, bell.port if bell is not None else 0))
+        if bell is None:
+            bell = TCPStore(host, port, is_master=False, timeout=wait)
+        ear = TCPStore(host, port, is_master=False, timeout=wait)
+        return Alarm(bell, ear, self._give_up)
+
+    def _give_up(self, told: str) -> None:
+        size, _, why = told.partition(" ")
+        team = self._teams.get(int(size))
+        if team is not None:
+            team.compute.give_up(why)
 
     def _make_teams(self, sizes: set[int], wait: timedelta) -> dict[int, Team]:
         """All ranks make all groups, in one order; each keeps those that it is in."""
@@ -132,6 +185,9 @@ class Ranks:
 
     def close(self) -> None:
         """Leaves all groups that it made or joined."""
+        # The alarm's thread first: it may end collectives of the groups.
+        if self._alarm is not None:
+            self._alarm.close()
         while self._groups:
             dist.destroy_process_group(self._groups.pop())
         self._teams = {}

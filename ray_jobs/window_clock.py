@@ -47,6 +47,7 @@ class WindowClock:
         synchronize: Callable[[], None],
         emit: Callable[[Window], object],
         charged: bool,
+        alarm: Callable[[BaseException], object] | None = None,
     ) -> None:
         """Args.
 
@@ -55,7 +56,9 @@ class WindowClock:
         synchronize: Waits for this rank's device.
         emit: Takes a finished window; called after the closing barrier.
         charged: Whether the device works for the arm.
+        alarm: Frees the other ranks from collectives that wait for this one; called before the vote.
         """
+        self._alarm = alarm
         self._meter = meter
         self._agree = agree
         self._synchronize = synchronize
@@ -104,6 +107,8 @@ class WindowClock:
 
     def _vote_no(self, error: BaseException) -> None:
         self.failed_at_s = time.time()  # before the vote, which waits for the others
+        if self._alarm is not None:
+            self._alarm(error)
         self._agree(False)
         self._told = error
 

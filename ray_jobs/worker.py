@@ -81,6 +81,7 @@ def work(
                 device=device,
                 sizes={planned.arm.world_size for planned in assignment.plan.arms},
                 longest_wait_s=resources.deadline_s,
+                alarm_host=ray.util.get_node_ip_address(),
             )
         )
         request = _meter_request(device, rank)
@@ -200,7 +201,9 @@ class Bench:
         if team is None:
             # Its two barriers are the whole group's, which the arm's ranks keep before and after their run.
             with self._clock(everyone, emit, charged=False).window("waiting"):
-                return None
+                pass
+            self._renew_after_alarm(planned.arm.world_size, alarmed=False)
+            return None
         everyone.agree(True)
         reader = self._reads_meter(team.size)
         arm_run = ArmRun(
@@ -216,7 +219,13 @@ class Bench:
         )
         outcome = arm_run.make()
         everyone.agree(True)
+        self._renew_after_alarm(team.size, alarmed=arm_run.alarmed)
         return arm_run.figure_mj if outcome == "succeeded" else None
+
+    def _renew_after_alarm(self, size: int, *, alarmed: bool) -> None:
+        """All ranks, those outside the arm included, make a group anew that its ranks gave up."""
+        if not self._ranks.everyone.agree(not alarmed):
+            self._ranks.renew(size)
 
     def _rest(self, phase: Phase) -> None:
         seconds = self._plan.spec.measurement.idle_baseline_s
@@ -255,6 +264,7 @@ class Bench:
             synchronize=self._synchronize,
             emit=emit,
             charged=charged,
+            alarm=partial(self._ranks.raise_alarm, team.size) if charged else None,
         )
 
     def _on_my_device(self) -> OwnProcesses:
