@@ -214,7 +214,7 @@ def losses_and_evaluation(
 
 
 def exchanges_told() -> list[tuple[str | None, str | None, bool]]:
-    told = []
+    told: list[tuple[str | None, str | None, bool]] = []
     for arm in arms(2).values():
         with Trainer(plan(arm), load_task(task("split"))) as trainer:
             trainer.prepare(1)
