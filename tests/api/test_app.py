@@ -21,7 +21,7 @@ def test_importing_the_app_loads_neither_torch_nor_ray() -> None:
         line.rsplit("|", 1)[-1].strip().split(".")[0] for line in done.stderr.splitlines() if "|" in line
     }
     assert "fastapi" in loaded
-    assert not loaded & {"torch", "ray", "scipy", "pandas", "sklearn", "pyarrow"}
+    assert not loaded & {"torch", "ray", "scipy", "pandas", "plotly", "sklearn", "pyarrow"}
 
 
 def test_the_names_that_are_answered(ask: Ask, tmp_path: Path) -> None:
