@@ -30,6 +30,8 @@ from client.demo_specs import gpu_demo
 SPECS = Path(__file__).parent / "specs"
 LEFT_OUT = {"id", "experiment_id", "is_terminal", "seed"}
 """Of a run's fields, those that say nothing after the service is gone."""
+FREE_BOARDS = {"GHOSTWATT_KEEP_GROUP_S": "0"}
+"""No worker group stays idle, so that whatever is on the boards after an experiment is a fault."""
 ENDED = {"succeeded", "failed", "cancelled", "lost"}
 
 
@@ -45,7 +47,7 @@ def main() -> None:
         arm["world_size"] = arguments.ranks
     specs = {"demo": gpu_demo(arguments.ranks).model_dump(mode="json"), "wide": wide}
     rows = []
-    with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as url:
+    with tempfile.TemporaryDirectory() as folder, serving(Path(folder), **FREE_BOARDS) as url:
         for name, spec in specs.items():
             if name in arguments.only:
                 rows.append({"experiment": name, **run(url, spec)})
@@ -162,13 +164,13 @@ def processes_on_boards() -> list[int]:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[str]:
-    """A service of this benchmark's own."""
+def serving(folder: Path, **settings: str) -> Iterator[str]:
+    """A service of this benchmark's own, with variables of its own."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GHOSTWATT_")}
-    environment |= {"GHOSTWATT_DATA_DIR": str(folder / "data"), "GHOSTWATT_PORT": str(port)}
+    environment |= {"GHOSTWATT_DATA_DIR": str(folder / "data"), "GHOSTWATT_PORT": str(port), **settings}
     log = folder / "service.log"
     with log.open("wb") as output:
         process = subprocess.Popen(

@@ -186,10 +186,33 @@ def step_table(table: Callable[[list[dict[str, Any]]], str], result: dict[str, A
     return f"{table(result['rows'])}\n\n{origin(result)}."
 
 
+def startup(result: dict[str, Any]) -> str:
+    """Medians of the wait for the first step."""
+    names = {
+        "bare": "a bare TorchTrainer job",
+        "cold": "an experiment, its own worker group",
+        "warm": "an experiment, in the group that the last one left",
+    }
+    lines = [
+        "| | submit → first step | queued | cluster | start-up | set-up |",
+        "|---|---|---|---|---|---|",
+    ]
+    for side, name in names.items():
+        rows = [row for row in result["rows"] if row["side"] == side]
+        cells = [
+            f"{statistics.median(row[part] for row in rows):.1f} s" if part in rows[0] else ""
+            for part in ("first_step_s", "queued_s", "cluster_s", "start_up_s", "set_up_s")
+        ]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    rounds = 1 + max(row["round"] for row in result["rows"])
+    return "\n".join([*lines, "", f"Medians over {rounds} rounds, {result['cpus']} cores. {origin(result)}."])
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "ghost_exchange": ghost_exchange,
     "main_job": main_job,
     "service": service,
+    "startup": startup,
     "layers.figure": figure,
     **{name: functools.partial(step_table, table) for name, table in quote_layers.TABLES.items()},
 }
