@@ -5,6 +5,7 @@ arrives, so that neither a long run nor a late block costs more than it brings.
 """
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -120,6 +121,7 @@ class Seen:
     power_mw: NDArray[np.float64]
     """Milliwatts; NaN where a read failed."""
     states: Sequence[BoardState]
+    """In order of time."""
     """About one a second."""
 
     @classmethod
@@ -145,7 +147,10 @@ class Seen:
                 BoardStateBlock.ended_monotonic_s >= span.start_s,
             )
         )
-        states = [BoardState.model_validate(state) for block in blocks_of_states for state in block]
+        states = sorted(
+            (BoardState.model_validate(state) for block in blocks_of_states for state in block),
+            key=attrgetter("monotonic_s"),
+        )
         readings = joined(blocks) if blocks else None
         nothing = np.zeros(0)
         return cls(
@@ -176,8 +181,10 @@ class Seen:
         window.sample_count = integral.sample_count
         window.largest_gap_s = integral.largest_gap_s
         flags = set(integral.flags) if len(samples) else set()
-        inside = [state for state in self.states if start_s <= state.monotonic_s <= end_s]
-        flags.update(state_flags(inside, own))
+        # By bisection: a long run has as many states as windows, and would look at each for each.
+        first = bisect_left(self.states, start_s, key=attrgetter("monotonic_s"))
+        last = bisect_right(self.states, end_s, key=attrgetter("monotonic_s"))
+        flags.update(state_flags(self.states[first:last], own))
         window.seen_flags = [flag.value for flag in Flag if flag in flags] or None
 
 
