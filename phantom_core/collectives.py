@@ -12,7 +12,7 @@ along the first dimension of contiguous tensors, so the layouts keep what they s
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -21,6 +21,7 @@ import torch.distributed as dist
 from phantom_core.functional_collectives import FunctionalCollectives
 from phantom_core.ghost_exchange import ArenaChoice, ExchangeChoice, SymmetricExchange, choose_exchange
 from phantom_core.layer_costs import Collective, bytes_sent
+from phantom_core.side_lane import SideLane
 from phantom_core.waiting import Pending, SlicedWait, abort
 
 # torch 2.13 renamed both functions and warns at the old names; 2.11 has only the old ones.
@@ -87,6 +88,7 @@ class Communicator:
         self.world_size = 1
         self._traffic: Traffic | None = None
         self._gone: str | None = None
+        self._lane: SideLane | None = None
         self._ghost_arena = ghost_arena
         self._ghost_choice: ExchangeChoice | None = None
         if group is not None or (dist.is_available() and dist.is_initialized()):
@@ -98,6 +100,34 @@ class Communicator:
                     f"rank {dist.get_rank()} of {dist.get_world_size()} is no member of the given group; "
                     "build the layer on the group's ranks only"
                 )
+
+    @contextmanager
+    def weight_gradients_beside(self, device: torch.device) -> Iterator[None]:
+        """Lets the layers' backward passes make their weights' gradients on a stream of their own.
+
+        All of them are there at the end, on the current stream. A weight must have no gradient yet that a pass
+        would add to. Without CUDA it changes nothing.
+
+        Args:
+            device: This rank's device.
+        """
+        if device.type != "cuda":
+            yield
+            return
+        self._lane = SideLane(device)
+        try:
+            yield
+        finally:
+            lane, self._lane = self._lane, None
+            lane.join()
+
+    def beside(self, *read: torch.Tensor) -> AbstractContextManager[None]:
+        """For work that only the optimizer waits for: inside `weight_gradients_beside` on a stream of its own.
+
+        Args:
+            read: The tensors that the work reads.
+        """
+        return nullcontext() if self._lane is None else self._lane.beside(*read)
 
     def __deepcopy__(self, memo: dict[int, object]) -> "Communicator":
         return self

@@ -171,7 +171,9 @@ class Ranks:
         groups = {}
         for size in sorted(sizes):
             members = list(range(size))
-            compute = dist.new_group(members, backend=self.backend, timeout=COMPUTE_TIMEOUT)
+            compute = dist.new_group(
+                members, backend=self.backend, timeout=COMPUTE_TIMEOUT, pg_options=self._options()
+            )
             groups[size] = compute, dist.new_group(members, backend="gloo", timeout=wait)
         everyone, _ = groups[self.world_size]
         teams = {}
@@ -182,6 +184,12 @@ class Ranks:
                 self._groups += [compute, control]
                 teams[size] = Team(self.rank, size, Communicator(compute, arena), control)
         return teams
+
+    def _options(self) -> Any:
+        """NCCL's kernels go first: peers wait for them, while a GEMM beside them can wait for a multiprocessor."""
+        if self.backend != "nccl":
+            return None
+        return dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
 
     def close(self) -> None:
         """Leaves all groups that it made or joined."""

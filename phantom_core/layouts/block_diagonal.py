@@ -4,6 +4,7 @@ import torch
 
 from phantom_core.initialization import fill_normal
 from phantom_core.layouts.base import Group, SplitLinear
+from phantom_core.layouts.local_linear import local_linear
 
 
 class BlockDiagonalLinear(SplitLinear):
@@ -41,7 +42,7 @@ class BlockDiagonalLinear(SplitLinear):
         self.reset_parameters()
 
     def _transform(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.linear(x, self.local, self.bias)
+        return local_linear(x, self.local, self.bias, self.communicator)
 
     def reset_parameters(self, generator: torch.Generator | None = None, gain: float = 1.0) -> None:
         """Var L = gain^2 p / n: p times the dense variance, since a neuron has n/p inputs only."""

@@ -4,6 +4,7 @@ import torch
 
 from phantom_core.initialization import fill_normal
 from phantom_core.layouts.base import Group, LayoutError, SplitLinear
+from phantom_core.layouts.local_linear import local_linear
 
 
 class DenseLinear(SplitLinear):
@@ -40,7 +41,7 @@ class DenseLinear(SplitLinear):
         self.reset_parameters()
 
     def _transform(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.linear(x, self.weight, self.bias)
+        return local_linear(x, self.weight, self.bias, self.communicator)
 
     def reset_parameters(self, generator: torch.Generator | None = None, gain: float = 1.0) -> None:
         """Var W = gain^2 / n, He's scheme as it is."""

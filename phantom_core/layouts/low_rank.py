@@ -8,6 +8,7 @@ from torch.autograd.function import once_differentiable
 from phantom_core.collectives import Communicator
 from phantom_core.initialization import fill_normal
 from phantom_core.layouts.base import Group, LayoutError, SplitLinear, apply_function
+from phantom_core.layouts.local_linear import local_linear
 
 
 class _LowRank(torch.autograd.Function):
@@ -34,11 +35,13 @@ class _LowRank(torch.autograd.Function):
         x, y, inner, outer = ctx.saved_tensors
         dy = delta @ outer  # (b, r)
         pending = ctx.ranks.all_reduce(dy)
-        d_outer = delta.t() @ y if ctx.needs_input_grad[2] else None
-        d_bias = delta.sum(0) if ctx.needs_input_grad[3] else None
+        with ctx.ranks.beside(delta, y):
+            d_outer = delta.t() @ y if ctx.needs_input_grad[2] else None
+            d_bias = delta.sum(0) if ctx.needs_input_grad[3] else None
         pending.wait()
         dx = dy @ inner if ctx.needs_input_grad[0] else None
-        d_inner = dy.t() @ x if ctx.needs_input_grad[1] else None
+        with ctx.ranks.beside(dy, x):
+            d_inner = dy.t() @ x if ctx.needs_input_grad[1] else None
         return dx, d_inner, d_outer, d_bias, None
 
 
@@ -86,7 +89,8 @@ class LowRankLinear(SplitLinear):
 
     def _transform(self, x: torch.Tensor) -> torch.Tensor:
         if self.world_size == 1:
-            return torch.nn.functional.linear(x @ self.inner.t(), self.outer, self.bias)
+            y = local_linear(x, self.inner, None, self.communicator)
+            return local_linear(y, self.outer, self.bias, self.communicator)
         return apply_function(_LowRank, x, self.inner, self.outer, self.bias, self.communicator)
 
     def reset_parameters(self, generator: torch.Generator | None = None, gain: float = 1.0) -> None:

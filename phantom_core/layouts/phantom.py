@@ -9,6 +9,7 @@ from phantom_core.collectives import Communicator
 from phantom_core.initialization import fill_normal
 from phantom_core.layouts.base import Group, LayoutError, SplitLinear, apply_function
 from phantom_core.layouts.ghost_transport import ghost_sources, start_gather, start_reduce
+from phantom_core.layouts.local_linear import local_linear
 
 
 class _Phantom(torch.autograd.Function):
@@ -39,13 +40,15 @@ class _Phantom(torch.autograd.Function):
         wanted = ctx.needs_input_grad
         ghosts = start_reduce(ctx.ranks, decompressors, delta)
         dx = delta @ local if wanted[0] else None  # (b, m)
-        d_local = delta.t() @ x if wanted[1] else None
-        d_decompressors = delta.t() @ others.t() if wanted[3] else None
-        d_bias = delta.sum(0) if wanted[4] else None
+        with ctx.ranks.beside(delta, x, others):
+            d_local = delta.t() @ x if wanted[1] else None
+            d_decompressors = delta.t() @ others.t() if wanted[3] else None
+            d_bias = delta.sum(0) if wanted[4] else None
         h = ghosts.finish()  # (k, b)
         if dx is not None:
             torch.addmm(dx, h.t(), compressor, out=dx)
-        d_compressor = h @ x if wanted[2] else None
+        with ctx.ranks.beside(h, x):
+            d_compressor = h @ x if wanted[2] else None
         return dx, d_local, d_compressor, d_decompressors, d_bias, None
 
 
@@ -113,7 +116,7 @@ class PhantomLinear(SplitLinear):
 
     def _transform(self, x: torch.Tensor) -> torch.Tensor:
         if self.compressor is None:
-            return torch.nn.functional.linear(x, self.local, self.bias)
+            return local_linear(x, self.local, self.bias, self.communicator)
         return apply_function(
             _Phantom, x, self.local, self.compressor, self.decompressors, self.bias, self.communicator
         )

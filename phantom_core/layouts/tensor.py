@@ -11,6 +11,7 @@ import torch
 
 from phantom_core.initialization import fill_normal
 from phantom_core.layouts.base import Group, SplitLinear, apply_function
+from phantom_core.layouts.local_linear import local_linear
 from phantom_core.layouts.tensor_exchange import ColumnSplit, GatherForm, RowReduced, RowScattered
 
 
@@ -23,7 +24,7 @@ class _TensorLinear(SplitLinear):
 
     def _transform(self, x: torch.Tensor) -> torch.Tensor:
         if self.world_size == 1:
-            return torch.nn.functional.linear(x, self.weight, self.bias)
+            return local_linear(x, self.weight, self.bias, self.communicator)
         return apply_function(self._exchange, x, self.weight, self.bias, self.communicator)
 
     def reset_parameters(self, generator: torch.Generator | None = None, gain: float = 1.0) -> None:

@@ -42,8 +42,9 @@ class GatherForm(torch.autograd.Function):
             dx = weight.t() @ delta.t()  # (n, b)
             dx_own = dx.new_empty(dx.shape[0] // ctx.ranks.world_size, dx.shape[1])
             pending = ctx.ranks.reduce_scatter(dx_own, dx)
-        d_weight = delta.t() @ gathered.t() if ctx.needs_input_grad[1] else None
-        d_bias = delta.sum(0) if ctx.needs_input_grad[2] else None
+        with ctx.ranks.beside(delta, gathered):
+            d_weight = delta.t() @ gathered.t() if ctx.needs_input_grad[1] else None
+            d_bias = delta.sum(0) if ctx.needs_input_grad[2] else None
         if pending is not None:
             pending.wait()
         return None if dx_own is None else dx_own.t(), d_weight, d_bias, None
@@ -70,8 +71,9 @@ class ColumnSplit(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             dx = delta @ weight  # (b, n)
             pending = ctx.ranks.all_reduce(dx)
-        d_weight = delta.t() @ x if ctx.needs_input_grad[1] else None
-        d_bias = delta.sum(0) if ctx.needs_input_grad[2] else None
+        with ctx.ranks.beside(delta, x):
+            d_weight = delta.t() @ x if ctx.needs_input_grad[1] else None
+            d_bias = delta.sum(0) if ctx.needs_input_grad[2] else None
         if pending is not None:
             pending.wait()
         return dx, d_weight, d_bias, None
@@ -86,6 +88,7 @@ class RowReduced(torch.autograd.Function):
     ) -> torch.Tensor:
         """Turns x_j (b, n/p) into z (b, n_out)."""
         ctx.save_for_backward(x, weight)
+        ctx.ranks = ranks
         # The bias enters the sum once, on rank 0, where the GEMM adds it for nothing.
         z = torch.nn.functional.linear(x, weight, bias if ranks.rank == 0 else None)
         ranks.all_reduce(z).wait()
@@ -97,8 +100,9 @@ class RowReduced(torch.autograd.Function):
         """Turns delta (b, n_out), equal on all ranks, into dx_j (b, n/p), dW_j and the replicated dbias."""
         x, weight = ctx.saved_tensors
         dx = delta @ weight if ctx.needs_input_grad[0] else None
-        d_weight = delta.t() @ x if ctx.needs_input_grad[1] else None
-        d_bias = delta.sum(0) if ctx.needs_input_grad[2] else None
+        with ctx.ranks.beside(delta, x):
+            d_weight = delta.t() @ x if ctx.needs_input_grad[1] else None
+            d_bias = delta.sum(0) if ctx.needs_input_grad[2] else None
         return dx, d_weight, d_bias, None
 
 
@@ -130,5 +134,6 @@ class RowScattered(torch.autograd.Function):
         d_bias = delta.sum(0) if ctx.needs_input_grad[2] else None
         pending.wait()
         dx = gathered.t() @ weight if ctx.needs_input_grad[0] else None
-        d_weight = gathered @ x if ctx.needs_input_grad[1] else None
+        with ctx.ranks.beside(gathered, x):
+            d_weight = gathered @ x if ctx.needs_input_grad[1] else None
         return dx, d_weight, d_bias, None

@@ -254,7 +254,8 @@ class Trainer:
         parts.batch.gather(parts.tables.look_up(parts.update.rate))
         parts.update.zero_grad()
         loss = loss_of(self._shape, parts.model(parts.batch.features), parts.batch.targets)
-        torch.autograd.backward(loss)
+        with self._ranks.weight_gradients_beside(self._work.device):
+            torch.autograd.backward(loss)
         parts.update.step()
         parts.tables.finish(loss)
 

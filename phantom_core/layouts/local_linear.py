@@ -1,0 +1,48 @@
+"""z = x W^T + bias on one rank alone: what a layer is that exchanges nothing."""
+
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from phantom_core.collectives import Communicator
+from phantom_core.layouts.base import apply_function
+
+
+class _LocalLinear(torch.autograd.Function):
+    """As torch.nn.functional.linear, but for where the weight's gradient is made."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, ranks: Communicator
+    ) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.ranks = ranks
+        return torch.nn.functional.linear(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, delta: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        dx = delta @ weight if ctx.needs_input_grad[0] else None
+        with ctx.ranks.beside(delta, x):
+            d_weight = delta.t() @ x if ctx.needs_input_grad[1] else None
+            d_bias = delta.sum(0) if ctx.needs_input_grad[2] else None
+        return dx, d_weight, d_bias, None
+
+
+def local_linear(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, ranks: Communicator
+) -> torch.Tensor:
+    """Applies it.
+
+    Args:
+        x: Inputs (b, n).
+        weight: W (n_out, n).
+        bias: Bias (n_out,), or None.
+        ranks: Whose `beside` says where the weight's gradient is made.
+
+    Returns:
+        z (b, n_out).
+    """
+    return apply_function(_LocalLinear, x, weight, bias, ranks)
