@@ -121,13 +121,16 @@ class Communicator:
             lane, self._lane = self._lane, None
             lane.join()
 
-    def beside(self, *read: torch.Tensor) -> AbstractContextManager[None]:
-        """For work that only the optimizer waits for: inside `weight_gradients_beside` on a stream of its own.
+    def beside(self, weight: torch.Tensor, *read: torch.Tensor) -> AbstractContextManager[None]:
+        """For gradients that only the optimizer waits for: inside `weight_gradients_beside`, on a stream of its own.
 
         Args:
-            read: The tensors that the work reads.
+            weight: The largest whose gradient is made; one that fills the device keeps all in line.
+            read: The tensors that are read.
         """
-        return nullcontext() if self._lane is None else self._lane.beside(*read)
+        if self._lane is None or not self._lane.suits(weight):
+            return nullcontext()
+        return self._lane.beside(*read)
 
     def __deepcopy__(self, memo: dict[int, object]) -> "Communicator":
         return self

@@ -3,7 +3,8 @@
 A layer's backward makes the gradient of its input, which the layer before waits for, and those of its weights, which
 only the optimizer reads. On a small network each of these GEMMs leaves most of a GPU's multiprocessors idle and costs
 its launch all the same, so the weights' gradients go to a stream of their own and fill what the others leave.
-On a large one, where every GEMM fills the device, the order merely changes. Results are the same to the bit.
+Where one gradient fills the device by itself that gains no time and costs a few per cent more energy (measured on
+H100s), so there it stays in line. Results are the same to the bit either way.
 """
 
 from collections import deque
@@ -13,6 +14,8 @@ from functools import cache
 
 import torch
 
+TILE = 128 * 128
+"""Numbers of a product that one multiprocessor works on at a time."""
 LAG = 3
 """Pieces of work that may be under way beside the backward pass; what they read is kept for as long."""
 
@@ -26,7 +29,12 @@ class SideLane:
 
     def __init__(self, device: torch.device) -> None:
         self._stream = _side_stream(device)
+        self._most = TILE * torch.cuda.get_device_properties(device).multi_processor_count
         self._under_way: deque[tuple[torch.cuda.Event, tuple[torch.Tensor, ...]]] = deque()
+
+    def suits(self, weight: torch.Tensor) -> bool:
+        """Whether making this weight's gradient leaves multiprocessors idle."""
+        return weight.numel() <= self._most
 
     @contextmanager
     def beside(self, *read: torch.Tensor) -> Iterator[None]:

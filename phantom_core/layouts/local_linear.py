@@ -25,7 +25,7 @@ class _LocalLinear(torch.autograd.Function):
     def backward(ctx: Any, delta: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         dx = delta @ weight if ctx.needs_input_grad[0] else None
-        with ctx.ranks.beside(delta, x):
+        with ctx.ranks.beside(weight, delta, x):
             d_weight = delta.t() @ x if ctx.needs_input_grad[1] else None
             d_bias = delta.sum(0) if ctx.needs_input_grad[2] else None
         return dx, d_weight, d_bias, None

@@ -35,12 +35,12 @@ class _LowRank(torch.autograd.Function):
         x, y, inner, outer = ctx.saved_tensors
         dy = delta @ outer  # (b, r)
         pending = ctx.ranks.all_reduce(dy)
-        with ctx.ranks.beside(delta, y):
+        with ctx.ranks.beside(outer, delta, y):
             d_outer = delta.t() @ y if ctx.needs_input_grad[2] else None
             d_bias = delta.sum(0) if ctx.needs_input_grad[3] else None
         pending.wait()
         dx = dy @ inner if ctx.needs_input_grad[0] else None
-        with ctx.ranks.beside(dy, x):
+        with ctx.ranks.beside(inner, dy, x):
             d_inner = dy.t() @ x if ctx.needs_input_grad[1] else None
         return dx, d_inner, d_outer, d_bias, None
 

@@ -40,14 +40,14 @@ class _Phantom(torch.autograd.Function):
         wanted = ctx.needs_input_grad
         ghosts = start_reduce(ctx.ranks, decompressors, delta)
         dx = delta @ local if wanted[0] else None  # (b, m)
-        with ctx.ranks.beside(delta, x, others):
+        with ctx.ranks.beside(local, delta, x, others):
             d_local = delta.t() @ x if wanted[1] else None
             d_decompressors = delta.t() @ others.t() if wanted[3] else None
             d_bias = delta.sum(0) if wanted[4] else None
         h = ghosts.finish()  # (k, b)
         if dx is not None:
             torch.addmm(dx, h.t(), compressor, out=dx)
-        with ctx.ranks.beside(h, x):
+        with ctx.ranks.beside(local, h, x):
             d_compressor = h @ x if wanted[2] else None
         return dx, d_local, d_compressor, d_decompressors, d_bias, None
 

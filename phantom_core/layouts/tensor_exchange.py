@@ -42,7 +42,7 @@ class GatherForm(torch.autograd.Function):
             dx = weight.t() @ delta.t()  # (n, b)
             dx_own = dx.new_empty(dx.shape[0] // ctx.ranks.world_size, dx.shape[1])
             pending = ctx.ranks.reduce_scatter(dx_own, dx)
-        with ctx.ranks.beside(delta, gathered):
+        with ctx.ranks.beside(weight, delta, gathered):
             d_weight = delta.t() @ gathered.t() if ctx.needs_input_grad[1] else None
             d_bias = delta.sum(0) if ctx.needs_input_grad[2] else None
         if pending is not None:
@@ -71,7 +71,7 @@ class ColumnSplit(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             dx = delta @ weight  # (b, n)
             pending = ctx.ranks.all_reduce(dx)
-        with ctx.ranks.beside(delta, x):
+        with ctx.ranks.beside(weight, delta, x):
             d_weight = delta.t() @ x if ctx.needs_input_grad[1] else None
             d_bias = delta.sum(0) if ctx.needs_input_grad[2] else None
         if pending is not None:
@@ -100,7 +100,7 @@ class RowReduced(torch.autograd.Function):
         """Turns delta (b, n_out), equal on all ranks, into dx_j (b, n/p), dW_j and the replicated dbias."""
         x, weight = ctx.saved_tensors
         dx = delta @ weight if ctx.needs_input_grad[0] else None
-        with ctx.ranks.beside(delta, x):
+        with ctx.ranks.beside(weight, delta, x):
             d_weight = delta.t() @ x if ctx.needs_input_grad[1] else None
             d_bias = delta.sum(0) if ctx.needs_input_grad[2] else None
         return dx, d_weight, d_bias, None
@@ -134,6 +134,6 @@ class RowScattered(torch.autograd.Function):
         d_bias = delta.sum(0) if ctx.needs_input_grad[2] else None
         pending.wait()
         dx = gathered.t() @ weight if ctx.needs_input_grad[0] else None
-        with ctx.ranks.beside(gathered, x):
+        with ctx.ranks.beside(weight, gathered, x):
             d_weight = gathered @ x if ctx.needs_input_grad[1] else None
         return dx, d_weight, d_bias, None
