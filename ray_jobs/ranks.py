@@ -143,7 +143,7 @@ class Ranks:
         if self._alarm is None:
             return
         self._alarm.reset()
-        compute = dist.new_group(list(range(size)), backend=self.backend, timeout=COMPUTE_TIMEOUT)
+        compute = self._compute_group(size)
         team = self._teams.get(size) if self.rank < size else None
         if team is not None:
             self._groups.append(compute)
@@ -170,11 +170,8 @@ class Ranks:
         """All ranks make all groups, in one order; each keeps those that it is in."""
         groups = {}
         for size in sorted(sizes):
-            members = list(range(size))
-            compute = dist.new_group(
-                members, backend=self.backend, timeout=COMPUTE_TIMEOUT, pg_options=self._options()
-            )
-            groups[size] = compute, dist.new_group(members, backend="gloo", timeout=wait)
+            control = dist.new_group(list(range(size)), backend="gloo", timeout=wait)
+            groups[size] = self._compute_group(size), control
         everyone, _ = groups[self.world_size]
         teams = {}
         for size, (compute, control) in groups.items():
@@ -185,11 +182,14 @@ class Ranks:
                 teams[size] = Team(self.rank, size, Communicator(compute, arena), control)
         return teams
 
-    def _options(self) -> Any:
-        """NCCL's kernels go first: peers wait for them, while a GEMM beside them can wait for a multiprocessor."""
-        if self.backend != "nccl":
-            return None
-        return dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
+    def _compute_group(self, size: int) -> dist.ProcessGroup:
+        options = None
+        if self.backend == "nccl":
+            # First in line: peers wait for its kernels, while a GEMM beside them can wait for a multiprocessor.
+            options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
+        return dist.new_group(
+            list(range(size)), backend=self.backend, timeout=COMPUTE_TIMEOUT, pg_options=options
+        )
 
     def close(self) -> None:
         """Leaves all groups that it made or joined."""

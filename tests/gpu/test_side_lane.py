@@ -11,7 +11,7 @@ from phantom_core.side_lane import LAG, SideLane
 from phantom_core.tasks import load_task
 from phantom_core.training import Trainer
 from tests.distributed import run_ranks
-from tests.gpu.test_graphs import GPUS, TASK, arms, gpu_ranks, plan, sizes, train
+from tests.gpu.running import GPUS, TASK, arms, gpu_ranks, plan, sizes, train
 
 pytestmark = pytest.mark.skipif(GPUS == 0, reason="streams need a CUDA device")
 
