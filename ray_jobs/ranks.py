@@ -187,9 +187,10 @@ class Ranks:
         if self.backend == "nccl":
             # First in line: peers wait for its kernels, while a GEMM beside them can wait for a multiprocessor.
             options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
-        return dist.new_group(
+        group: dist.ProcessGroup = dist.new_group(
             list(range(size)), backend=self.backend, timeout=COMPUTE_TIMEOUT, pg_options=options
         )
+        return group
 
     def close(self) -> None:
         """Leaves all groups that it made or joined."""
