@@ -62,7 +62,9 @@ class MemoryEstimate:
     gradients_bytes: int
     """Their gradients."""
     optimizer_bytes: int
-    """AdamW's two moments or SGD's momentum; for bfloat16 also float32 masters and their gradients."""
+    """AdamW's two moments or SGD's momentum; for bfloat16 also float32 masters and their gradients.
+
+    Those gradients are spared for large weights on CUDA where Triton is there (`training.update_kernels`)."""
     activations_bytes: int
     """One batch of features, and what backward needs."""
     transient_bytes: int

@@ -5,7 +5,9 @@ first step, where this needs all of it at fixed addresses from the start, and co
 torch's compiler, which costs every rank a second or two.
 """
 
+import math
 from collections.abc import Mapping
+from types import ModuleType
 
 import torch
 from torch import nn
@@ -19,6 +21,8 @@ ADAM_BETAS = (0.9, 0.999)
 """Decay of AdamW's two moments."""
 ADAM_EPS = 1e-8
 """Added to the root of AdamW's second moment."""
+LEAST_IN_ONE_PASS = 1 << 19
+"""Numbers of a weight that is worth a launch of its own; smaller ones share torch's."""
 
 
 class WeightUpdate:
@@ -27,7 +31,8 @@ class WeightUpdate:
     A bfloat16 weight has 8 significant bits, so an update of less than 1/256 of it would be lost. Updates
     therefore go to float32 copies (masters) of such weights, which the model's weights are then rounded
     from. Per weight that is 2 bytes of weight, 2 of gradient, 4 of master, 4 of its gradient, and the
-    optimizer's state.
+    optimizer's state. Large weights on CUDA are updated in one pass by `update_kernels`, where Triton is
+    there; their masters need no gradients of their own.
 
     Args:
         model: Its weights are updated in place.
@@ -41,7 +46,12 @@ class WeightUpdate:
         self.rate = torch.zeros(1, dtype=rate_dtype, device=device)
         """Learning rate (1,) of the next step."""
         self._training = training
-        self._slots = [_Slot(weight, training) for weight in model.parameters() if weight.requires_grad]
+        self._kernels = _kernels(device)
+        self._slots = [
+            _Slot(weight, training, one_pass=self._kernels is not None)
+            for weight in model.parameters()
+            if weight.requires_grad
+        ]
 
     def zero_grad(self) -> None:
         """Drops all gradients, so that the next backward pass writes them instead of adding to them."""
@@ -51,15 +61,17 @@ class WeightUpdate:
     @torch.no_grad()
     def step(self) -> None:
         """Updates every weight that has a gradient."""
-        slots = [slot for slot in self._slots if slot.weight.grad is not None]
+        ready = [slot for slot in self._slots if slot.weight.grad is not None]
+        slots = [slot for slot in ready if not slot.one_pass]
+        self._in_one_pass([slot for slot in ready if slot.one_pass])
         rounded = [slot for slot in slots if slot.rounded]
         if rounded:
             torch._foreach_copy_(
                 [slot.gradient for slot in rounded], [slot.weight_gradient for slot in rounded]
             )
-        if self._training.optimizer == "sgd":
+        if slots and self._training.optimizer == "sgd":
             self._sgd(slots)
-        else:
+        elif slots:
             self._adamw(slots)
         if rounded:
             torch._foreach_copy_([slot.own for slot in rounded], [slot.master for slot in rounded])
@@ -99,6 +111,50 @@ class WeightUpdate:
         for name, tensor in present.items():
             tensor.copy_(saved[name])
 
+    def _in_one_pass(self, slots: list["_Slot"]) -> None:
+        if not slots:
+            return
+        assert self._kernels is not None, "only where there are kernels is a slot updated by one"
+        adam = self._training.optimizer == "adamw"
+        if adam:
+            torch._foreach_add_([slot.state["steps"] for slot in slots], 1)
+        for slot in slots:
+            numel = slot.master.numel()
+            grid = (-(-numel // self._kernels.BLOCK),)
+            gradient = slot.weight_gradient.contiguous()
+            if adam:
+                self._kernels.adamw[grid](
+                    slot.own,
+                    slot.master,
+                    gradient,
+                    slot.state["first_moment"],
+                    slot.state["second_moment"],
+                    self.rate,
+                    slot.state["steps"],
+                    numel,
+                    self._training.weight_decay,
+                    beta1=ADAM_BETAS[0],
+                    beta2=ADAM_BETAS[1],
+                    log_beta1=math.log(ADAM_BETAS[0]),
+                    log_beta2=math.log(ADAM_BETAS[1]),
+                    eps=ADAM_EPS,
+                    block=self._kernels.BLOCK,
+                )
+            else:
+                velocity = slot.state.get("momentum")
+                self._kernels.sgd[grid](
+                    slot.own,
+                    slot.master,
+                    gradient,
+                    slot.master if velocity is None else velocity,
+                    self.rate,
+                    numel,
+                    self._training.momentum,
+                    self._training.weight_decay,
+                    has_momentum=velocity is not None,
+                    block=self._kernels.BLOCK,
+                )
+
     def _sgd(self, slots: list["_Slot"]) -> None:
         sgd(
             [slot.master for slot in slots],
@@ -132,16 +188,32 @@ class WeightUpdate:
         )
 
 
+def _kernels(device: torch.device) -> ModuleType | None:
+    """The one-pass kernels, where they can run."""
+    if device.type != "cuda":
+        return None
+    try:
+        from phantom_core.training import update_kernels
+    except ImportError:
+        return None
+    return update_kernels
+
+
 class _Slot:
     """One weight with all that its update needs; the state's zeros are what torch's optimizers begin with."""
 
-    def __init__(self, weight: nn.Parameter, training: TrainingSpec) -> None:
+    def __init__(self, weight: nn.Parameter, training: TrainingSpec, *, one_pass: bool) -> None:
         self.weight = weight
         self.own = local_part(weight)
         """The weight's numbers on this rank, in place: updates need no DTensor arithmetic."""
         self.rounded = weight.dtype == torch.bfloat16
         self.master = self.own.float() if self.rounded else self.own
-        self._master_gradient = torch.empty_like(self.master) if self.rounded else None
+        self.one_pass = (
+            one_pass and self.rounded and self.own.is_contiguous() and self.own.numel() >= LEAST_IN_ONE_PASS
+        )
+        """Whether a kernel of `update_kernels` updates it, each weight for itself."""
+        needs_copy = self.rounded and not self.one_pass
+        self._master_gradient = torch.empty_like(self.master) if needs_copy else None
         self.state: dict[str, torch.Tensor] = {}
         if training.optimizer == "adamw":
             self.state["first_moment"] = torch.zeros_like(self.master)
