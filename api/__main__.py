@@ -15,7 +15,9 @@ from api.app import RefusedToStart, create_app, prepare
 from api.background import Background
 from api.environment import EXIT_NOT_STARTED, read_settings, refuse
 from api.key_commands import key_commands
+from api.limits import MAX_HEADER_BYTES
 from api.server import PatientServer
+from api.wire import Wire
 from services.database import Database
 from services.errors import ServiceError
 from services.settings import Settings
@@ -70,9 +72,11 @@ def serve(
                 app,
                 host=settings.host,
                 port=port,
-                # One parser wherever the service runs; the faster one, used where it happens to be installed,
-                # answers malformed requests differently.
-                http="h11",
+                # One parser wherever the service runs, not a faster one where it happens to be installed; and no
+                # WebSockets where a library for them is.
+                http=Wire,
+                ws="none",
+                h11_max_incomplete_event_size=MAX_HEADER_BYTES,
                 lifespan="on",
                 access_log=False,
                 log_config=None,

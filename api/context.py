@@ -6,6 +6,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from api.background import Background
+from api.in_flight import InFlight
 from api.metrics import ServiceMetrics
 from api.rates import RateLimiter
 from api.streams import Streams
@@ -32,6 +33,8 @@ class Context:
     """Watchers of experiments."""
     metrics: ServiceMetrics
     """Figures of this process."""
+    in_flight: InFlight
+    """Submissions that are under way."""
 
     def capacity(self) -> Capacity | None:
         """What the cluster has; None while that isn't known, or where nothing dispatches."""

@@ -1,4 +1,4 @@
-"""How long a request may be: body, target, and the time its body may take to arrive."""
+"""How long a request may be: body, target, headers, and the time its body may take to arrive."""
 
 import asyncio
 from collections.abc import Mapping
@@ -14,8 +14,14 @@ MAX_INGEST_BODY_BYTES = 32 * 1024 * 1024
 """Longest body of `/internal/`: a batch of 1,000 events, each with some seconds of power samples."""
 MAX_TARGET_BYTES = 8 * 1024
 """Longest path and query."""
+MAX_HEADER_BYTES = 32 * 1024
+"""Longest headers, all together."""
+MAX_HEADERS = 100
+"""Most headers."""
 BODY_PAUSE_S = 30.0
 """Longest pause between two parts of a body."""
+BODY_S = 300.0
+"""Longest time for a whole body, so that a byte now and then doesn't keep a request open for days."""
 DRAINED_BYTES = 64 * 1024 * 1024
 """Most of a refused body that is read and thrown away."""
 DRAIN_S = 5.0
@@ -23,13 +29,14 @@ DRAIN_S = 5.0
 
 
 class RequestLimits:
-    """Refuses what is too long with 413 or 414, and gives up on a body that stops arriving with 408."""
+    """Refuses what is too long with 413, 414 or 431, and gives up on a body that stops arriving with 408."""
 
     def __init__(
         self,
         app: ASGIApp,
         body_bytes: Mapping[str, int] | None = None,
         body_pause_s: float = BODY_PAUSE_S,
+        body_s: float = BODY_S,
     ) -> None:
         """Sets the limits.
 
@@ -37,10 +44,12 @@ class RequestLimits:
             app: The app inside.
             body_bytes: Longest body by path prefix, longest prefix first; "" is the default.
             body_pause_s: Seconds without a byte after which a body is given up.
+            body_s: Seconds after which it is given up however it arrives.
         """
         self.app = app
         self.body_bytes = body_bytes or {"/internal/": MAX_INGEST_BODY_BYTES, "": MAX_BODY_BYTES}
         self.body_pause_s = body_pause_s
+        self.body_s = body_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers the request, or refuses it."""
@@ -50,7 +59,7 @@ class RequestLimits:
         limit_bytes = next(
             size for prefix, size in self.body_bytes.items() if scope["path"].startswith(prefix)
         )
-        body = _Body(receive, limit_bytes, self.body_pause_s)
+        body = _Body(receive, limit_bytes, self.body_pause_s, self.body_s)
         expects_go_ahead = "100-continue" in Headers(scope=scope).get("expect", "").lower()
 
         async def send_after_body(message: Message) -> None:
@@ -75,8 +84,10 @@ class RequestLimits:
 class _Body:
     """One request's body as it arrives."""
 
-    def __init__(self, receive: Receive, limit_bytes: int, pause_s: float) -> None:
+    def __init__(self, receive: Receive, limit_bytes: int, pause_s: float, whole_s: float) -> None:
         self._receive = receive
+        self._whole_s = whole_s
+        self._end_s: float | None = None
         self._limit_bytes = limit_bytes
         self._pause_s = pause_s
         self._received_bytes = 0
@@ -90,12 +101,17 @@ class _Body:
         """
         if self._complete:
             return await self._receive()
+        moment_s = asyncio.get_running_loop().time()
+        self._end_s = moment_s + self._whole_s if self._end_s is None else self._end_s
         try:
-            async with asyncio.timeout(self._pause_s):
+            async with asyncio.timeout_at(min(moment_s + self._pause_s, self._end_s)):
                 message = await self._next()
         except TimeoutError as error:
             self._complete = True
-            detail = f"no byte of the body arrived for {self._pause_s:g} s; send the request again"
+            detail = (
+                f"no byte of the body arrived for {self._pause_s:g} s, or not all of it within "
+                f"{self._whole_s:g} s; send the request again"
+            )
             raise ApiError(408, "request-timeout", detail, headers={"Connection": "close"}) from error
         if self._received_bytes > self._limit_bytes:
             raise BodyTooLarge(self._limit_bytes)
@@ -122,6 +138,13 @@ def _refusal(scope: Scope, limit_bytes: int) -> ApiError | None:
     if target_bytes > MAX_TARGET_BYTES:
         detail = f"path and query are {target_bytes:,} bytes long; {MAX_TARGET_BYTES:,} are taken"
         return ApiError(414, "target-too-long", detail)
+    headers = scope["headers"]
+    if (
+        len(headers) > MAX_HEADERS
+        or sum(len(name) + len(value) for name, value in headers) > MAX_HEADER_BYTES
+    ):
+        detail = f"at most {MAX_HEADERS} headers of {MAX_HEADER_BYTES:,} bytes in all are taken"
+        return ApiError(431, "headers-too-long", detail)
     length = Headers(scope=scope).get("content-length", "0")
     if length.isascii() and length.isdigit() and int(length[:20]) > limit_bytes:
         return BodyTooLarge(limit_bytes)

@@ -63,7 +63,7 @@ class RequestContext:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 answer.begin(message["status"])
-                message["headers"] = _completed(message.get("headers", ()), request_id)
+                message["headers"] = completed(message.get("headers", ()), request_id)
             await send(message)
 
         try:
@@ -129,7 +129,7 @@ def route_of(scope: Scope) -> str | None:
 _RAW_HEADERS = tuple((name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items())
 
 
-def _completed(given: Iterable[tuple[bytes, bytes]], request_id: str) -> list[tuple[bytes, bytes]]:
+def completed(given: Iterable[tuple[bytes, bytes]], request_id: str) -> list[tuple[bytes, bytes]]:
     """An answer's headers with the request's id and those security headers that it doesn't set itself."""
     headers = [pair for pair in given if pair[0].lower() != b"x-request-id"]
     names = {name.lower() for name, _ in headers}

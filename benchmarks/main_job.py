@@ -166,19 +166,31 @@ def processes_on_boards() -> list[int]:
 @contextmanager
 def serving(folder: Path, **settings: str) -> Iterator[str]:
     """A service of this benchmark's own, with variables of its own."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_port()
     url = f"http://127.0.0.1:{port}"
+    with service_process(folder / "data", GHOSTWATT_PORT=str(port), **settings) as (process, log):
+        wait_until_ready(url, log, process)
+        yield url
+
+
+def free_port() -> int:
+    """A port of loopback where nothing listens now."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@contextmanager
+def service_process(data_dir: Path, **settings: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """A service's process, and the file that its log goes to; ended at the end."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GHOSTWATT_")}
-    environment |= {"GHOSTWATT_DATA_DIR": str(folder / "data"), "GHOSTWATT_PORT": str(port), **settings}
-    log = folder / "service.log"
+    environment |= {"GHOSTWATT_DATA_DIR": str(data_dir), **settings}
+    log = data_dir.parent / "service.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "api", "serve"], env=environment, stdout=output, stderr=output
         )
     try:
-        wait_until_ready(url, log, process)
-        yield url
+        yield process, log
     finally:
         process.terminate()
         process.wait(timeout=60)

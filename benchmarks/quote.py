@@ -208,10 +208,32 @@ def startup(result: dict[str, Any]) -> str:
     return "\n".join([*lines, "", f"Medians over {rounds} rounds, {result['cpus']} cores. {origin(result)}."])
 
 
+def hostile(result: dict[str, Any]) -> str:
+    """What became of hostile requests, by status class."""
+    rows = result["rows"]
+    classes = ("2", "4", "5")
+    lines = ["| requests | answers | 2xx | 4xx | 5xx | longest |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        counts = [
+            sum(count for status, count in row["statuses"].items() if status.startswith(first))
+            for first in classes
+        ]
+        cells = " | ".join(f"{count:,}" for count in (row["answers"], *counts))
+        lines.append(f"| {row['kind']} | {cells} | {row['longest_ms']:,.0f} ms |")
+    total = sum(row["answers"] for row in rows)
+    faults = sum(row["faults"] for row in rows)
+    said = (
+        f"{total:,} answers, the longest after {max(row['longest_ms'] for row in rows):,.0f} ms; {faults} were no "
+        "answer as it should be (a 5xx, ten seconds or more, a refusal that is no problem document)"
+    )
+    return "\n".join([*lines, "", f"{said}. {_machine(result)}."])
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "ghost_exchange": ghost_exchange,
     "main_job": main_job,
     "service": service,
+    "hostile": hostile,
     "startup": startup,
     "layers.figure": figure,
     **{name: functools.partial(step_table, table) for name, table in quote_layers.TABLES.items()},

@@ -24,6 +24,9 @@ TRIES = 3
 PAUSE_S = 0.5
 """First pause between two tries; doubled each time, with some chance in it."""
 RETRIED_STATUSES = frozenset({429, 503})
+"""Answers that pass by themselves."""
+RETRIED_CODES = frozenset({"request-in-flight"})
+"""Problems that do, too: an earlier try of the same request, whose answer was lost, is still under way."""
 
 BAD_SPEC_CODES = frozenset({"invalid-spec", "invalid-document", "unreadable-body", "empty-body"})
 """Problems that the author of a spec can mend."""
@@ -126,7 +129,7 @@ class Http:
             else:
                 if response.is_success or response.status_code in accept_statuses:
                     return response
-                if response.status_code not in RETRIED_STATUSES or attempt == tries:
+                if attempt == tries or not _passes(response):
                     raise _error(response)
             time.sleep(PAUSE_S * 2 ** (attempt - 1) * random.uniform(0.5, 1.5))  # noqa: S311 - no secret
         raise AssertionError("unreachable: the last try returns or raises")
@@ -176,6 +179,11 @@ def _error(response: httpx.Response) -> GhostwattError:
     if response.status_code < 500:
         return Refused(problem)
     return ServiceFailed(f"{problem.detail} (request {problem.request_id})")
+
+
+def _passes(response: httpx.Response) -> bool:
+    problem = _problem(response)
+    return response.status_code in RETRIED_STATUSES or (problem is not None and problem.code in RETRIED_CODES)
 
 
 def _problem(response: httpx.Response) -> Problem | None:

@@ -111,13 +111,15 @@ def submit(
 ) -> Response:
     """Takes an experiment on: it is checked now, and run when the cluster has room for it."""
     spec = parse_spec(request, body)
-    experiment_id = experiments.submit(
-        context.database,
-        spec,
-        capacity=context.capacity(),
-        submitted_by=caller.id or None if caller else None,
-        idempotency_key=idempotency_key,
-    )
+    submitted_by = caller.id or None if caller else None
+    with context.in_flight.alone(submitted_by or "", idempotency_key):
+        experiment_id = experiments.submit(
+            context.database,
+            spec,
+            capacity=context.capacity(),
+            submitted_by=submitted_by,
+            idempotency_key=idempotency_key,
+        )
     if idempotency_key is None:
         return _accepted(experiment_id, ExperimentState.QUEUED)
     try:

@@ -15,9 +15,11 @@ from fastapi import FastAPI
 from api.app import create_app
 from api.context import Context
 from api.examples import SPEC
+from api.limits import MAX_HEADER_BYTES
 from api.rates import RateLimiter
 from api.server import PatientServer
 from api.streams import Limits, Streams
+from api.wire import Wire
 from phantom_core.checks import Capacity
 from services.database import Database
 from services.settings import Settings
@@ -79,6 +81,7 @@ def running(
     background: FakeBackground,
     limiter: RateLimiter | None = None,
     limits: Limits | None = None,
+    wire: type[Wire] = Wire,
 ) -> Iterator[Service]:
     listener = socket.socket(proto=socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
@@ -86,6 +89,9 @@ def running(
     app = create_app(settings, background=background, limiter=limiter, limits=limits)
     config = uvicorn.Config(
         app,
+        http=wire,
+        ws="none",
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         lifespan="on",
         log_config=None,
         timeout_graceful_shutdown=2,

@@ -1,8 +1,17 @@
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
 import yaml
 
 from api.examples import SPEC
+from services import experiments, keys
 from services.ids import EXPERIMENT_ID
-from tests.api.serving import Service
+from services.settings import Settings
+from tests.api.serving import FakeBackground, Service, running
 
 
 def test_a_submission_is_accepted_with_its_place_and_state(service: Service) -> None:
@@ -57,6 +66,63 @@ def test_the_same_key_makes_one_experiment(service: Service) -> None:
     other = service.http.post("/v1/experiments", json={**SPEC, "name": "another"}, headers=headers)
     assert other.status_code == 422
     assert other.json()["code"] == "idempotency-conflict"
+
+
+def test_many_at_once_with_one_key_make_one_experiment(service: Service) -> None:
+    def send(number: int) -> tuple[int, dict[str, Any]]:
+        spec = {**SPEC, "name": "another"} if number % 4 == 3 else {**SPEC, "name": "crowd"}
+        response = httpx.post(
+            f"{service.url}/v1/experiments", json=spec, headers={"Idempotency-Key": "crowd"}, timeout=60
+        )
+        return response.status_code, response.json()
+
+    assert send(0)[0] == 202
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(send, range(64)))
+    assert {status for status, _ in answers} <= {202, 409, 422}
+    made = {body["id"] for status, body in answers if status == 202}
+    assert len(made) == 1
+    codes = {body["code"] for status, body in answers if status != 202}
+    assert codes <= {"request-in-flight", "idempotency-conflict"}
+    listed = service.http.get("/v1/experiments", params={"name": "crowd"}).json()["items"]
+    assert {each["id"] for each in listed} == made
+
+
+def test_a_repeat_before_the_answer_is_told_so_and_gets_it_later(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on, submit = threading.Event(), threading.Event(), experiments.submit
+
+    def slow(*arguments: Any, **options: Any) -> str:
+        begun.set()
+        assert go_on.wait(30)
+        return submit(*arguments, **options)
+
+    def send(**headers: str) -> httpx.Response:
+        return httpx.post(f"{service.url}/v1/experiments", json=SPEC, headers=headers, timeout=60)
+
+    monkeypatch.setattr(experiments, "submit", slow)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(send, **{"Idempotency-Key": "slow"})
+        assert begun.wait(30)
+        repeat = send(**{"Idempotency-Key": "slow"})
+        assert (repeat.status_code, repeat.json()["code"]) == (409, "request-in-flight")
+        assert repeat.headers["retry-after"] == "1"
+        go_on.set()
+        made = first.result().json()["id"]
+    assert send(**{"Idempotency-Key": "slow"}).json()["id"] == made
+
+
+def test_a_key_of_another_caller_is_another_key(tmp_path: Path) -> None:
+    with running(Settings(data_dir=tmp_path, require_keys=True), FakeBackground()) as service:
+        made = set()
+        for name in ("mine", "theirs"):
+            key = keys.create(service.database, name, [keys.Scope.SUBMIT]).token
+            headers = {"Idempotency-Key": "same", "Authorization": f"Bearer {key}"}
+            response = service.http.post("/v1/experiments", json={**SPEC, "name": name}, headers=headers)
+            assert response.status_code == 202
+            made.add(response.json()["id"])
+        assert len(made) == 2
 
 
 def test_a_key_whose_experiment_was_deleted_makes_no_other(service: Service) -> None:

@@ -1,6 +1,5 @@
 """Whatever is sent: an answer, soon, never a 5xx, and a problem document for every refusal."""
 
-import copy
 import json
 import os
 from collections.abc import Iterator
@@ -15,8 +14,19 @@ from hypothesis import strategies as st
 from sqlalchemy import URL, create_engine, text
 
 from api.examples import SPEC
+from benchmarks.hostile_cases import (
+    HEADER_NAMES,
+    documents,
+    event_ids,
+    header_values,
+    mutated,
+    percent_encoded,
+    queries,
+    ranges,
+    texts,
+)
 from phantom_core.protocol import Assignment
-from services import leases
+from services import job_logs, leases
 from services.settings import Settings
 from tests.api.serving import FakeBackground, Service, running
 from tests.services.simulated_job import SimulatedJob
@@ -45,64 +55,6 @@ def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         with administrator.connect() as connection:
             connection.execute(text("DROP DATABASE ghostwatt_hostile WITH (FORCE)"))
         administrator.dispose()
-
-
-numbers = st.one_of(
-    st.integers(),
-    st.integers(min_value=-(10**400), max_value=10**400),
-    st.floats(allow_nan=True, allow_infinity=True),
-    st.sampled_from([0, -1, 2**31, 2**53, 2**63, 2**64, 1e-400, 1e308, -0.0]),
-)
-texts = st.one_of(
-    st.text(alphabet=st.characters(exclude_categories=()), max_size=30),
-    st.sampled_from(
-        ["", "\x00", "\ud800", "a\x00b", "../../etc/passwd", "'; DROP TABLE runs; --", "{{7*7}}", "a" * 5_000]
-    ),
-)
-scalars = st.one_of(st.none(), st.booleans(), numbers, texts)
-documents = st.recursive(
-    scalars,
-    lambda inner: st.one_of(st.lists(inner, max_size=5), st.dictionaries(texts, inner, max_size=5)),
-    max_leaves=20,
-)
-
-
-def paths(document: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every place in a document."""
-    found = [here]
-    items = (
-        document.items()
-        if isinstance(document, dict)
-        else enumerate(document)
-        if isinstance(document, list)
-        else ()
-    )
-    for key, value in items:
-        found += paths(value, (*here, key))
-    return found
-
-
-@st.composite
-def mutated(draw: st.DrawFn, document: Any) -> Any:
-    """A document that is nearly right: something replaced, removed, doubled or added."""
-    changed = copy.deepcopy(document)
-    for _ in range(draw(st.integers(1, 3))):
-        place = draw(st.sampled_from([path for path in paths(changed) if path]))
-        holder = changed
-        for key in place[:-1]:
-            holder = holder[key]
-        what = draw(st.sampled_from(["replace", "remove", "add", "double"]))
-        if what == "replace":
-            holder[place[-1]] = draw(documents)
-        elif what == "remove":
-            del holder[place[-1]]
-        elif isinstance(holder, dict):
-            holder[draw(texts)] = draw(documents) if what == "add" else copy.deepcopy(holder[place[-1]])
-        else:
-            holder.append(draw(documents) if what == "add" else copy.deepcopy(holder[place[-1]]))
-        if not [path for path in paths(changed) if path]:
-            break
-    return changed
 
 
 def check(response: httpx.Response) -> httpx.Response:
@@ -170,7 +122,6 @@ def test_any_content_type(service: Service, kind: str) -> None:
 @MODEST
 @given(path=texts, method=st.sampled_from(["GET", "POST", "DELETE", "PUT", "HEAD", "OPTIONS", "PATCH"]))
 def test_any_address(service: Service, path: str, method: str) -> None:
-    quoted = "".join(f"%{byte:02x}" for byte in path.encode("utf-8", "surrogatepass"))[:3_000]
     for start in (
         "/",
         "/v1/experiments/",
@@ -178,38 +129,43 @@ def test_any_address(service: Service, path: str, method: str) -> None:
         "/experiments/",
         "/static/",
         "/internal/v1/experiments/",
+        "/v1/queue/",
+        "/v1/findings/",
+        "/metrics/",
     ):
-        response = service.http.request(method, start + quoted)
+        response = service.http.request(method, start + percent_encoded(path))
         assert response.status_code < 500, response.text
 
 
-names = st.sampled_from(
-    ["state", "name", "tag", "strategy", "submitted_after", "cursor", "limit", "colour", "baseline"]
-)
-
-
 @MODEST
-@given(query=st.lists(st.tuples(names, st.one_of(texts, numbers.map(str))), max_size=4))
+@given(query=queries)
 def test_any_query(service: Service, query: list[tuple[str, str]]) -> None:
     encoded = [(name, value.encode("utf-8", "replace")[:500]) for name, value in query]
-    for path in ("/v1/experiments", "/v1/experiments/exp-x/comparison", "/v1/experiments/exp-x/runs", "/"):
+    for path in (
+        *("/v1/experiments", "/v1/findings", "/v1/queue", "/metrics", "/"),
+        *("/v1/experiments/exp-x/comparison", "/v1/experiments/exp-x/runs", "/v1/experiments/exp-x/events"),
+    ):
         check(service.http.get(path, params=encoded))  # type: ignore[arg-type]
 
 
 @MODEST
-@given(
-    name=st.sampled_from(
-        ["Idempotency-Key", "If-None-Match", "X-Request-ID", "Authorization", "Origin", "Accept", "Host"]
-    ),
-    value=st.binary(max_size=60).map(lambda raw: bytes(byte for byte in raw if byte not in b"\r\n\x00")),
-)
+@given(name=st.sampled_from(HEADER_NAMES), value=header_values)
 def test_any_header(service: Service, name: str, value: bytes) -> None:
-    headers = [(name.encode(), value.strip()), (b"content-type", b"application/json")]
+    headers = [(name.encode(), value), (b"content-type", b"application/json")]
     try:
         check(service.http.post("/v1/experiments:validate", content=b"{}", headers=headers))
-        check(service.http.get("/v1/experiments?limit=1", headers=headers))
+        for path in ("/v1/experiments?limit=1", "/v1/findings?limit=1", "/v1/queue", "/metrics"):
+            check(service.http.get(path, headers=headers))
     except httpx.LocalProtocolError:
         return
+
+
+@MODEST
+@given(document=st.one_of(documents, mutated({"reason": "new driver"})))
+def test_any_pause(service: Service, document: Any) -> None:
+    response = post(service, "/v1/queue/pause", json.dumps(document).encode())
+    assert response.status_code in (200, 400, 422)
+    assert check(service.http.post("/v1/queue/resume")).status_code == 200
 
 
 @pytest.fixture(scope="module")
@@ -226,6 +182,7 @@ def job(service: Service) -> tuple[str, Any]:
 
     simulated = SimulatedJob(Assignment.model_validate_json(assignment.content))
     run = simulated.assignment.runs[0]
+    job_logs.store(service.database, lease.experiment_id, 1, "line\n" * 1_000, ended=False)
     events = [*simulated.started(), *simulated.run(run)][:12]
     return token, json.loads(simulated.batch(events).model_dump_json())
 
@@ -237,3 +194,30 @@ def test_events_that_are_nearly_right(service: Service, job: tuple[str, Any], da
     document = data.draw(mutated(batch))
     headers = {"Authorization": f"Bearer {token}"}
     post(service, "/internal/v1/events", json.dumps(document).encode(), **headers)
+
+
+@MODEST
+@given(wanted=ranges, tail=st.one_of(st.none(), texts))
+def test_any_range_of_a_log(service: Service, job: tuple[str, Any], wanted: str, tail: str | None) -> None:
+    run_id = job[1]["events"][-1]["subject_id"]
+    for path in (f"/v1/experiments/{job[1]['experiment_id']}/log", f"/v1/runs/{run_id}/log"):
+        query = {} if tail is None else {"tail_bytes": tail.encode("utf-8", "replace")[:500]}
+        response = check(service.http.get(path, params=query, headers={"Range": wanted.strip()}))
+        assert response.status_code in (200, 206, 404, 416, 422)
+
+
+@MODEST
+@given(last=event_ids)
+def test_any_place_in_a_stream(service: Service, job: tuple[str, Any], last: str) -> None:
+    path = f"/v1/experiments/{job[1]['experiment_id']}/events"
+    with service.http.stream("GET", path, headers={"Last-Event-ID": last}) as response:
+        if response.status_code != 200:
+            response.read()
+        check_open(response)
+
+
+def check_open(response: httpx.Response) -> None:
+    """Of a stream there is only the beginning; a refusal is whole."""
+    if response.status_code >= 400:
+        assert response.status_code < 500
+        assert response.headers["content-type"] == "application/problem+json"

@@ -83,6 +83,30 @@ def test_a_body_that_stops_arriving_is_given_up() -> None:
     assert sent[0]["status"] == 408
 
 
+def test_a_body_that_trickles_in_is_given_up() -> None:
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        await asyncio.sleep(0.01)
+        return {"type": "http.request", "body": b"x", "more_body": True}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http", "method": "POST", "path": "/", "raw_path": b"/", "query_string": b"", "headers": [],
+        "server": ("localhost", 80), "scheme": "http", "http_version": "1.1",
+    }  # fmt: skip
+    asyncio.run(app(body_pause_s=30, body_s=0.2)(scope, receive, send))
+    assert sent[0]["status"] == 408
+
+
+@pytest.mark.parametrize("headers", [{"X-Long": "x" * 33_000}, {f"X-{i}": "x" for i in range(101)}])
+def test_headers_that_are_too_long_or_too_many_are_refused(headers: dict[str, str]) -> None:
+    response = post(app(), headers=headers)
+    assert (response.status_code, response.json()["code"]) == (431, "headers-too-long")
+
+
 @pytest.fixture(autouse=True)
 def _quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     with caplog.at_level("CRITICAL"):

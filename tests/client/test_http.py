@@ -75,6 +75,14 @@ def test_a_busy_service_is_asked_again() -> None:
     assert answers == []
 
 
+def test_a_submission_whose_first_try_is_under_way_is_asked_for_again() -> None:
+    answers = [
+        problem(409, "request-in-flight"),
+        httpx.Response(202, json={"id": "exp-1", "state": "queued"}),
+    ]
+    assert client(lambda request: answers.pop(0)).submit({}).id == "exp-1"
+
+
 def test_nobody_there_says_where_and_what_to_do() -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("refused")

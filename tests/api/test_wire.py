@@ -1,0 +1,169 @@
+"""What is written straight to a socket: no HTTP at all, half of it, or answers that nobody reads."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from api.wire import Wire
+from services import job_logs
+from services.settings import Settings
+from tests.api.serving import FakeBackground, Service, running
+from tests.services.simulated_job import begun
+
+
+class Impatient(Wire):
+    """The same within a test's patience."""
+
+    look_s = 0.05
+    headers_s = 0.3
+    stalled_s = 0.5
+    cut_off = threading.Semaphore(0)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.cut_off.release()
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    settings = Settings(data_dir=tmp_path_factory.mktemp("wire"))
+    with running(settings, FakeBackground(), wire=Impatient) as found:
+        yield found
+
+
+def connected(service: Service) -> socket.socket:
+    host, port = service.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=20)
+
+
+def all_of(connection: socket.socket) -> bytes:
+    found = b""
+    while piece := connection.recv(65_536):
+        found += piece
+    return found
+
+
+def problem_of(answer: bytes) -> tuple[int, dict[str, Any]]:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    lines = head.decode().lower().split("\r\n")
+    assert "content-type: application/problem+json" in lines
+    assert "x-content-type-options: nosniff" in lines
+    document: dict[str, Any] = json.loads(body)
+    assert f"x-request-id: {document['request_id']}" in lines
+    return int(lines[0].split()[1]), document
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"hello\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a\r\nHost : b\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: a\x00b\r\n\r\n",
+        b"GET / HTTP/1.1\r\n folded: header\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: -3\r\n\r\nabc",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked, identity\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    ],
+)
+def test_what_is_no_request_is_a_problem_document(service: Service, sent: bytes) -> None:
+    with connected(service) as connection:
+        connection.sendall(sent)
+        if sent.startswith(b"\x16"):
+            connection.shutdown(socket.SHUT_WR)
+        status, problem = problem_of(all_of(connection))
+    assert status in (400, 408, 501)
+    assert problem["status"] == status
+
+
+def test_a_length_beside_chunks_smuggles_nothing(service: Service) -> None:
+    """What follows the chunks is a request of its own or none, never one that another sender's door has not seen."""
+    smuggled = b"GET /v1/experiments HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with connected(service) as connection:
+        connection.sendall(
+            b"POST /v1/queue/resume HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n"
+            b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n0\r\n\r\n" + smuggled
+        )
+        answer = all_of(connection)
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [b"X-Long: " + b"x" * 40_000 + b"\r\n", b"X-Many: x\r\n" * 101, b"X-Part: " + b"y" * 300 + b"\r\n"],
+    ids=["long", "many", "long altogether"],
+)
+def test_headers_are_bounded(service: Service, headers: bytes) -> None:
+    repeated = headers * 120 if headers.startswith(b"X-Part") else headers
+    with connected(service) as connection:
+        connection.sendall(
+            b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + repeated + b"\r\n"
+        )
+        status, problem = problem_of(all_of(connection))
+    assert (status, problem["code"]) == (431, "headers-too-long")
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Half: "])
+def test_a_request_that_does_not_arrive_is_given_up(service: Service, sent: bytes) -> None:
+    with connected(service) as connection:
+        connection.sendall(sent)
+        status, problem = problem_of(all_of(connection))
+    assert (status, problem["code"]) == (408, "request-timeout")
+
+
+def test_a_byte_now_and_then_keeps_no_connection(service: Service) -> None:
+    def trickle(connection: socket.socket) -> None:
+        for _ in range(99):
+            connection.sendall(b"X: y\r\n")
+            time.sleep(0.05)
+
+    with connected(service) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
+        with pytest.raises(ConnectionError):
+            trickle(connection)
+
+
+def test_a_second_request_of_a_connection_has_its_own_time(service: Service) -> None:
+    with connected(service) as connection:
+        for _ in range(4):
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            answer = b""
+            while not answer.endswith(b'{"status":"ok"}'):
+                answer += connection.recv(65_536)
+            assert answer.startswith(b"HTTP/1.1 200")
+            time.sleep(0.2)
+        connection.sendall(b"GET /heal")
+        assert problem_of(all_of(connection))[0] == 408
+
+
+def test_whoever_reads_no_more_is_cut_off(service: Service) -> None:
+    identifier, _, _ = begun(service.database)
+    job_logs.store(service.database, identifier, 1, ("y" * 79 + "\n") * 20_000, ended=False)
+    ask = (
+        f"GET /v1/experiments/{identifier}/log HTTP/1.1\r\nHost: localhost\r\nRange: bytes=0-1048575\r\n\r\n"
+    ).encode()
+    with connected(service) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        while Impatient.cut_off.acquire(blocking=False):
+            pass
+        # Answers pile up until nothing more goes into the socket; the connection stays open at this end.
+        connection.sendall(ask * 30)
+        assert Impatient.cut_off.acquire(timeout=20)
+    assert service.http.get("/healthz").status_code == 200
+
+
+def test_no_more_connections_than_allowed(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Impatient, "most_connections", 3)
+    held = [connected(service) for _ in range(3)]
+    try:
+        with connected(service) as connection, suppress(ConnectionError):
+            assert connection.recv(1) == b""
+    finally:
+        for each in held:
+            each.close()
