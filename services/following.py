@@ -2,10 +2,12 @@
 
 `Follower.step` looks once and changes at most one thing, so that a dispatcher can follow many. What it must
 remember is in the database; what it keeps itself (an ingest token not yet handed over, a stop under way)
-costs at worst another attempt if it dies. A transport error changes no state.
+costs at worst another attempt if it dies. A transport error changes no state, until Ray has been away for so long
+that an end which is due is told without it.
 
-Silence and waiting are counted from when this follower began at the earliest: while no service ran, no
-event could arrive.
+Silence and waiting are counted from when this follower began at the earliest, and anew when it could not look for
+as long as a lease lasts: while no service ran, no event could arrive. They are counted by a monotonic clock, since
+the one that the database goes by may be stepped.
 """
 
 import logging
@@ -33,6 +35,7 @@ from services.event_limits import text
 from services.groups import Shape
 from services.leases import FollowView, IngestToken, Lease
 from services.settings import Settings
+from services.standing import Standing
 from services.states import ExperimentState
 from services.tables import Experiment
 
@@ -59,6 +62,25 @@ class Ending:
     state: ExperimentState
     reason: Reason
     message: str
+
+
+@dataclass(frozen=True)
+class Stood:
+    """Seconds for which an experiment has stood still in some respect."""
+
+    starting: float
+    """Since its job was handed over."""
+    heard: float
+    """Since the last sign of life from its ranks."""
+    offered: float
+    """Since it was offered to a worker group."""
+
+    @classmethod
+    def in_database(cls, view: FollowView) -> "Stood":
+        """As the database's clock has it, whoever followed."""
+        heard_at = view.last_event_at or view.running_at
+        moments = (view.starting_at, heard_at, view.offered_at)
+        return cls(*(0.0 if moment is None else _age_s(moment, view.now) for moment in moments))
 
 
 class Follower:
@@ -88,7 +110,9 @@ class Follower:
         self._stopped_at_s: float | None = None
         self._ended_since_s: float | None = None
         self._offered_since_s: float | None = None
-        self._following_since: datetime | None = None
+        self._standing = Standing(clock_s, settings.lease_ttl_s)
+        self._taken: tuple[datetime, float] | None = None
+        self._unanswered_since_s: float | None = None
 
     def step(self, cluster: Cluster) -> bool:
         """Looks once.
@@ -101,16 +125,24 @@ class Follower:
         """
         try:
             view = leases.follow(self._db, self.lease)
-            self._following_since = self._following_since or view.now
-            return self._step(cluster, view)
+            stood_s = self._standing.look(
+                {
+                    "starting": (view.attempt, view.starting_at),
+                    "heard": (view.attempt, view.last_event_at or view.running_at),
+                    "offered": (view.attempt, view.offered_at),
+                }
+            )
+            try:
+                has_more = self._step(cluster, view, Stood(**stood_s))
+            except ClusterError as error:
+                return self._without_answer(view, error)
+            self._unanswered_since_s = None
+            return has_more
         except LeaseLost as error:
             log.info("%s", error)
             return False
-        except ClusterError as error:
-            log.warning("%s: %s", self.lease.experiment_id, error)
-            return True
 
-    def _step(self, cluster: Cluster, view: FollowView) -> bool:
+    def _step(self, cluster: Cluster, view: FollowView, stood: "Stood") -> bool:
         if view.cancel_requested:
             self._ending = Ending(ExperimentState.CANCELLED, Reason.CANCELLED_BY_USER, "cancelled on request")
         status = self._job(cluster, view) if view.attempt else None
@@ -120,11 +152,11 @@ class Follower:
             # Submitted by a dispatcher that died before it could write so.
             self._note_job(cluster, view.attempt)
         if self._ending is None and view.warm and not view.has_reported and view.reported_outcome is None:
-            lost = self._lost_handover(view, status)
+            lost = self._lost_handover(view, status, stood)
             if lost is not None:
                 return self._begin_anew(view, Reason.GROUP_LOST, lost)
         if self._ending is None:
-            self._ending = self._overdue(view, status)
+            self._ending = self._overdue(view, status, stood)
         if self._ending is not None:
             return self._end_job(cluster, view, status)
         if view.state is ExperimentState.STARTING and not view.warm:
@@ -196,18 +228,38 @@ class Follower:
         problems = [problem for problem in check(self._plan, capacity) if problem.severity == "error"]
         return "; ".join(f"{problem.field}: {problem.message}" for problem in problems) or None
 
-    def _overdue(self, view: FollowView, status: JobStatus | None) -> Ending | None:
+    def _without_answer(self, view: FollowView, error: ClusterError) -> bool:
+        """Ray says nothing of use. Whatever runs is left alone; what is to end waits, but not for ever."""
+        log.warning("%s: %s", self.lease.experiment_id, error)
+        now_s = self._clock_s()
+        if self._unanswered_since_s is None:
+            self._unanswered_since_s = now_s
+        # Another attempt needs Ray, so an end after which one would be made waits for the whole deadline.
+        ending = self._ending if self._ending and self._ending.reason not in RETRIED else None
+        ending = ending or self._past_deadline(view)
+        away_s = now_s - self._unanswered_since_s
+        if ending is None or away_s <= self._settings.silence_deadline_s:
+            return True
+        # Its job is stopped by whoever looks after groups, once Ray answers.
+        groups.give_up(self._db, self._job_of(view), self.lease.experiment_id)
+        state = ExperimentState.LOST if ending.state is ExperimentState.FAILED else ending.state
+        message = f"{ending.message}; Ray has given no answer for {away_s:.0f} s, so what became of its job is unknown"
+        return self._finish(Ending(state, ending.reason, message))
+
+    def _overdue(self, view: FollowView, status: JobStatus | None, stood: "Stood") -> Ending | None:
         """Which deadline has passed. A job that ended by itself is judged by its end instead."""
-        assert self._following_since is not None
         if status is None or status.state in FINAL_STATES - {"STOPPED"}:
             return None
-        # A job that was stopped was so perhaps by a dispatcher that died since, for a deadline.
-        since = None if status.state == "STOPPED" else self._following_since
-        return self._past_deadline(view) or self._unscheduled(view, since) or self._silent(view, since)
+        if status.state == "STOPPED":
+            # Perhaps by a dispatcher that died since, for a deadline: only the database knows of that.
+            stood = Stood.in_database(view)
+        return self._past_deadline(view) or self._unscheduled(view, stood) or self._silent(view, stood)
 
     def _past_deadline(self, view: FollowView) -> Ending | None:
         deadline_s = self._spec.resources.deadline_s
-        if _age_s(view.leased_at, view.now) <= deadline_s:
+        if self._taken is None or self._taken[0] != view.leased_at:
+            self._taken = (view.leased_at, self._clock_s() - _age_s(view.leased_at, view.now))
+        if self._clock_s() - self._taken[1] <= deadline_s:
             return None
         return Ending(
             ExperimentState.FAILED,
@@ -216,11 +268,11 @@ class Follower:
             "raise resources.deadline_s, or train less",
         )
 
-    def _unscheduled(self, view: FollowView, since: datetime | None) -> Ending | None:
+    def _unscheduled(self, view: FollowView, stood: "Stood") -> Ending | None:
         if view.state is not ExperimentState.STARTING or view.starting_at is None:
             return None
         deadline_s = self._spec.resources.scheduling_deadline_s
-        if _age_s(_later(view.starting_at, since), view.now) <= deadline_s:
+        if stood.starting <= deadline_s:
             return None
         return Ending(
             ExperimentState.FAILED,
@@ -229,12 +281,12 @@ class Follower:
             "misses resources; raise resources.scheduling_deadline_s or free the boards",
         )
 
-    def _silent(self, view: FollowView, since: datetime | None) -> Ending | None:
+    def _silent(self, view: FollowView, stood: "Stood") -> Ending | None:
         heard_at = view.last_event_at or view.running_at
         if view.state is not ExperimentState.RUNNING or heard_at is None:
             return None
         deadline_s = self._settings.silence_deadline_s
-        if _age_s(_later(heard_at, since), view.now) <= deadline_s:
+        if stood.heard <= deadline_s:
             return None
         return Ending(
             ExperimentState.FAILED,
@@ -242,11 +294,11 @@ class Follower:
             f"no sign of life from its ranks for {deadline_s:g} s",
         )
 
-    def _lost_handover(self, view: FollowView, status: JobStatus | None) -> str | None:
+    def _lost_handover(self, view: FollowView, status: JobStatus | None, stood: "Stood") -> str | None:
         """Why the group that stood ready will not make this attempt; None while it may, or is about to."""
         if status is None or status.state in FINAL_STATES:
             return "the worker group that stood ready was lost before it began; a new one is started"
-        if view.offered_at is None or _age_s(view.offered_at, view.now) <= HANDOVER_S:
+        if view.offered_at is None or max(stood.offered, _age_s(view.offered_at, view.now)) <= HANDOVER_S:
             return None
         if not groups.give_up(self._db, view.ray_job_id or "", self.lease.experiment_id):
             return None
@@ -341,8 +393,4 @@ def job_id(experiment_id: str, attempt: int) -> str:
 
 
 def _age_s(since: datetime, now: datetime) -> float:
-    return (now - since).total_seconds()
-
-
-def _later(moment: datetime, other: datetime | None) -> datetime:
-    return moment if other is None else max(moment, other)
+    return max(0.0, (now - since).total_seconds())

@@ -42,6 +42,9 @@ class RunningService:
         assert response.headers["location"].endswith(response.json()["id"])
         return str(response.json()["id"])
 
+    def post(self, path: str) -> None:
+        httpx.post(self.url + path, timeout=60).raise_for_status()
+
     def wait_for(self, identifier: str, states: set[str], deadline_s: float = 240) -> dict[str, Any]:
         def look() -> dict[str, Any] | None:
             experiment: dict[str, Any] = self.get(f"/v1/experiments/{identifier}")
@@ -49,6 +52,9 @@ class RunningService:
 
         found: dict[str, Any] = wait_until(look, deadline_s, f"{identifier} in {sorted(states)}", self.tell)
         return found
+
+    def wait_until_ready(self) -> None:
+        wait_until(lambda: _can_run(self), READY_S, "a service that can run experiments", self.tell)
 
     def tell(self) -> str:
         return self.log.read_text(errors="replace")[-6000:]
@@ -58,11 +64,14 @@ class RunningService:
         return self.process.wait(timeout=60)
 
 
-@contextmanager
-def running_service(folder: Path, module: str = "api", **settings: str) -> Iterator[RunningService]:
-    """Starts `python -m <module> serve` on a free port and waits until experiments can run."""
+def free_port() -> int:
+    """A port of loopback that nobody listens on now."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+        return int(server.getsockname()[1])
+
+
+def start_service(folder: Path, port: int, module: str = "api", **settings: str) -> RunningService:
+    """Starts `python -m <module> serve`; a log that is there already is added to."""
     data_dir, log = folder / "data", folder / "service.log"
     inherited = {
         key: value for key, value in os.environ.items() if not key.startswith(("GHOSTWATT_", "RAY_"))
@@ -73,7 +82,7 @@ def running_service(folder: Path, module: str = "api", **settings: str) -> Itera
         "GHOSTWATT_POLL_INTERVAL_S": "0.5",
         **settings,
     }
-    with log.open("wb") as output:
+    with log.open("ab") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", module, "serve"],
             env=environment,
@@ -81,12 +90,18 @@ def running_service(folder: Path, module: str = "api", **settings: str) -> Itera
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    service = RunningService(f"http://127.0.0.1:{port}", process, data_dir, log)
+    return RunningService(f"http://127.0.0.1:{port}", process, data_dir, log)
+
+
+@contextmanager
+def running_service(folder: Path, module: str = "api", **settings: str) -> Iterator[RunningService]:
+    """A service on a free port, from when experiments can run."""
+    service = start_service(folder, free_port(), module, **settings)
     try:
-        wait_until(lambda: _can_run(service), READY_S, "a service that can run experiments", service.tell)
+        service.wait_until_ready()
         yield service
     finally:
-        if process.poll() is None:
+        if service.process.poll() is None:
             service.end(signal.SIGTERM)
 
 

@@ -84,7 +84,7 @@ def test_an_unreachable_cluster_is_waited_for_however_long_but_a_failing_one_is_
     bench.cluster.submitting = [UNREACHABLE] * 10
     for _ in range(10):
         assert bench.step()
-        bench.clock_s += 3_600
+        bench.clock_s += 1_000
     assert bench.experiment.state == "leased"
     bench.cluster.submitting = [ClusterError("Ray answered 500: no agent")] * 10
     bench.steps_to_the_end()
@@ -98,8 +98,64 @@ def test_a_running_experiment_is_left_alone_while_ray_does_not_answer(bench: Ben
     bench.cluster.asking = [error] * 5
     for _ in range(5):
         assert bench.step()
-        bench.clock_s += 3_600
+        bench.clock_s += 1_000
     assert bench.experiment.model_copy(update={"timings": before.timings}) == before
+
+
+def test_with_ray_gone_for_good_an_end_that_is_due_is_told_without_it(
+    sqlite_database: Database, tmp_path: Path
+) -> None:
+    bench = Bench(sqlite_database, tmp_path, spec(resources={"deadline_s": 500}))
+    bench.running()
+    bench.cluster.asking = [UNREACHABLE] * 10
+    for _ in range(5):
+        assert bench.step()
+        bench.clock_s += 99
+    bench.clock_s += 10
+    assert not bench.step()
+    assert bench.ended_as == ("lost", Reason.DEADLINE)
+    assert "no answer for 505 s" in (bench.experiment.message or "")
+    assert set(bench.experiment.runs) == {"cancelled"}
+
+
+def test_a_cancel_does_not_wait_for_ever_for_a_head_that_is_gone(bench: Bench) -> None:
+    bench.running()
+    experiments.request_cancel(bench.db, bench.id)
+    bench.cluster.asking = [UNREACHABLE] * 3
+    for _ in range(2):
+        assert bench.step()
+        bench.clock_s += 51
+    assert not bench.step()
+    assert bench.ended_as == ("cancelled", Reason.CANCELLED_BY_USER)
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_stepped_wall_clock_ends_nothing(
+    sqlite_database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    resources = {"deadline_s": 500, "scheduling_deadline_s": 200}
+    for number in range(2):
+        bench = Bench(sqlite_database, tmp_path / str(number), spec(resources=resources))
+        assert bench.step()
+        bench.ray_says("RUNNING")
+        if number:
+            deliver(bench.db, bench.job(), list(bench.job().started()))
+        assert bench.step()
+        with monkeypatch.context() as stepped:
+            stepped.setattr("services.leases.now", lambda session: now(session) + timedelta(hours=hours))
+            assert bench.step()
+        assert bench.cluster.stopped == []
+
+
+def test_who_could_not_look_for_as_long_as_a_lease_lasts_counts_silence_anew(
+    sqlite_database: Database, tmp_path: Path
+) -> None:
+    bench = Bench(sqlite_database, tmp_path, lease_ttl_s=30)
+    bench.running()
+    assert bench.step()
+    bench.clock_s += 1_000
+    assert bench.step()
+    assert bench.cluster.stopped == []
 
 
 def test_a_job_that_ray_forgot_is_started_again_and_at_last_lost(bench: Bench) -> None:
@@ -267,6 +323,7 @@ def test_waiting_for_boards_ends_at_the_scheduling_deadline(
     sqlite_database: Database, tmp_path: Path
 ) -> None:
     bench = Bench(sqlite_database, tmp_path, spec(resources={"scheduling_deadline_s": 50}))
+    assert bench.step()
     assert bench.step()
     bench.ages_while_followed(49)
     assert bench.step()

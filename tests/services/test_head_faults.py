@@ -1,0 +1,121 @@
+"""Ray's head, a job's process, and Ray's answers fail; two services share one database and one of them fails."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from services.states import ExperimentState
+from tests.services.fake_job import Behaviour
+from tests.services.fault_bench import FaultBench, faults
+
+SUCCEEDED = ("succeeded", None)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, database_url: str) -> Iterator[FaultBench]:
+    with faults(tmp_path, database_url, Behaviour(pause_s=0.02)) as bench:
+        yield bench
+
+
+def test_a_killed_job_is_started_again_and_its_second_death_is_told(bench: FaultBench) -> None:
+    bench.start()
+    with bench.head.held("running"):
+        again, dies = bench.submit(), bench.submit()
+        for job in (again, dies):
+            bench.wait_for_state(job, ExperimentState.RUNNING)
+            assert bench.head.kill_job(job)
+        second = f"{dies}-attempt-2"
+        bench.wait_until(lambda: bench.head.kill_job(second), "a second start")
+        bench.wait_until(lambda: bench.state(again) == "running" and _attempt(bench, again) == 2, "the other")
+    assert bench.settled([again, dies]) == [SUCCEEDED, ("failed", "job_failed")]
+
+
+def test_a_head_that_comes_back_without_its_jobs_gets_them_again(bench: FaultBench) -> None:
+    bench.start(GHOSTWATT_RAY_MAX_ACTIVE="3")
+    with bench.head.held("running"):
+        ids = [bench.submit() for _ in range(4)]
+        for identifier in ids[:3]:
+            bench.wait_for_state(identifier, ExperimentState.RUNNING)
+        bench.head.kill()
+        assert [bench.state(identifier) for identifier in ids] == ["running"] * 3 + ["queued"]
+        bench.head.start()
+    assert bench.settled(ids) == [SUCCEEDED] * 4
+
+
+def test_with_the_head_gone_for_good_every_experiment_ends_at_its_deadline(bench: FaultBench) -> None:
+    service = bench.start(GHOSTWATT_RAY_MAX_ACTIVE="2", GHOSTWATT_SILENCE_DEADLINE_S="4")
+    with bench.head.held("running"):
+        running = bench.submit(resources={"deadline_s": 15})
+        bench.wait_for_state(running, ExperimentState.RUNNING)
+        bench.head.kill()
+    queued = bench.submit(resources={"deadline_s": 15})
+    assert bench.settled([running])[0][0] in {"failed", "lost"}
+    assert bench.state(queued) == "queued", "nothing is taken from the queue without a cluster"
+    service.post(f"/v1/experiments/{queued}/cancel")
+    assert bench.settled([running, queued])[1] == ("cancelled", "cancelled_by_user")
+
+
+def test_a_head_that_only_answers_errors_for_a_while_costs_nothing(bench: FaultBench) -> None:
+    bench.start()
+    with bench.head.held("running"):
+        ids = [bench.submit() for _ in range(2)]
+        for identifier in ids:
+            bench.wait_for_state(identifier, ExperimentState.RUNNING)
+        bench.head.control(status=500)
+        ids.append(bench.submit())
+    bench.wait_until(lambda: {bench.state(identifier) for identifier in ids[:2]} == {"succeeded"}, "two ends")
+    bench.head.control(status=200)
+    assert bench.settled(ids) == [SUCCEEDED] * 3
+    assert sorted(bench.head.told()["submissions"]) == sorted(ids)
+
+
+def test_of_two_services_the_living_one_takes_over_from_the_dead(bench: FaultBench) -> None:
+    """Jobs report to the address of both, as behind a proxy; here that of the one that lives."""
+    bench.service_url = f"http://127.0.0.1:{bench.port_of('b')}"
+    bench.start("a", GHOSTWATT_RAY_MAX_ACTIVE="2")
+    bench.start("b", GHOSTWATT_RAY_MAX_ACTIVE="6")
+    with bench.head.held("running"):
+        ids = [bench.submit(name) for name in "abab"]
+        for identifier in ids:
+            bench.wait_for_state(identifier, ExperimentState.RUNNING)
+        bench.kill("a")
+    assert bench.settled(ids) == [SUCCEEDED] * 4
+    assert sorted(bench.head.told()["submissions"]) == sorted(ids), "nothing was started twice"
+
+
+def test_a_service_that_stood_still_past_its_lease_changes_nothing_when_it_goes_on(bench: FaultBench) -> None:
+    bench.service_url = f"http://127.0.0.1:{bench.port_of('b')}"
+    frozen = bench.start("a")
+    with bench.head.held("running"):
+        ids = [bench.submit("a") for _ in range(2)]
+        for identifier in ids:
+            bench.wait_for_state(identifier, ExperimentState.LEASED, ExperimentState.STARTING)
+        bench.start("b")
+        os.kill(frozen.process.pid, signal.SIGSTOP)
+        for identifier in ids:
+            bench.wait_for_state(identifier, ExperimentState.RUNNING)
+        bench.wait_until(lambda: len(_owners(bench)) == 1, "one owner of both")
+        new = _owners(bench)
+        os.kill(frozen.process.pid, signal.SIGCONT)
+    assert bench.settled(ids) == [SUCCEEDED] * 2
+    assert len(new) == 1
+    assert sorted(bench.head.told()["submissions"]) == sorted(ids)
+
+
+def _attempt(bench: FaultBench, identifier: str) -> int:
+    from services.tables import Experiment
+
+    with bench.database.read() as session:
+        return session.get_one(Experiment, identifier).attempt
+
+
+def _owners(bench: FaultBench) -> set[str | None]:
+    from sqlalchemy import select
+
+    from services.tables import Experiment
+
+    with bench.database.read() as session:
+        return set(session.scalars(select(Experiment.lease_owner)))

@@ -1,0 +1,60 @@
+"""The network between jobs and the service: cut, and losing answers so that all is sent twice."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from services.states import ExperimentState
+from tests.services.cut_network import CutNetwork
+from tests.services.fake_job import Behaviour
+from tests.services.fault_bench import FaultBench, faults
+
+SUCCEEDED = ("succeeded", None)
+CUT_S = 5.0
+
+
+@pytest.fixture
+def bench(tmp_path: Path, database_url: str) -> Iterator[FaultBench]:
+    with faults(tmp_path, database_url, Behaviour(pause_s=0.02)) as bench:
+        yield bench
+
+
+def test_what_a_job_says_while_the_network_is_cut_lands_when_it_is_mended(bench: FaultBench) -> None:
+    with CutNetwork(bench.port_of("a")) as network:
+        bench.service_url = network.url
+        bench.start()
+        with bench.head.held("running"):
+            ids = [bench.submit() for _ in range(2)]
+            for identifier in ids:
+                bench.wait_for_state(identifier, ExperimentState.RUNNING)
+        with network.cut():
+            time.sleep(0.5)  # what was under way ends
+            before = [bench.landed(identifier) for identifier in ids]
+            time.sleep(CUT_S)
+            assert [bench.landed(identifier) for identifier in ids] == before
+            assert [bench.state(identifier) for identifier in ids] == ["running"] * 2
+        assert bench.settled(ids) == [SUCCEEDED] * 2
+        assert sorted(bench.head.told()["submissions"]) == sorted(ids)
+
+
+def test_events_whose_answer_is_lost_are_sent_again_and_land_once(bench: FaultBench) -> None:
+    with CutNetwork(bench.port_of("a")) as network:
+        bench.service_url = network.url
+        bench.start()
+        with bench.head.held("running"):
+            identifier = bench.submit()
+            bench.wait_for_state(identifier, ExperimentState.RUNNING)
+        with network.losing_answers():
+            bench.wait_until(lambda: network.lost_answers > 3, "answers that are lost")
+        assert bench.settled([identifier]) == [SUCCEEDED]
+
+
+def test_a_job_that_never_gets_its_assignment_is_ended_at_its_deadline(bench: FaultBench) -> None:
+    with CutNetwork(bench.port_of("a")) as network:
+        bench.service_url = network.url
+        bench.start()
+        with network.cut():
+            identifier = bench.submit(resources={"scheduling_deadline_s": 3})
+            assert bench.settled([identifier]) == [("failed", "scheduling_deadline")]

@@ -1,0 +1,105 @@
+"""The service is killed at every point of an experiment's life, and started again: the experiment succeeds."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from services.states import ExperimentState
+from tests.services.fake_job import Behaviour
+from tests.services.fault_bench import FaultBench, faults
+
+SUCCEEDED = ("succeeded", None)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, database_url: str) -> Iterator[FaultBench]:
+    with faults(tmp_path, database_url, Behaviour(pause_s=0.02)) as bench:
+        yield bench
+
+
+def test_killed_while_experiments_are_queued(bench: FaultBench) -> None:
+    bench.start(GHOSTWATT_RAY_MAX_ACTIVE="1")
+    with bench.head.held("begin"):
+        ids = [bench.submit() for _ in range(3)]
+        bench.wait_for_state(ids[0], ExperimentState.STARTING)
+        bench.kill()
+    bench.start()
+    assert bench.settled(ids) == [SUCCEEDED] * 3
+    assert bench.head.told()["submissions"] == ids
+
+
+@pytest.mark.parametrize("submit_first", [True, False])
+def test_killed_while_it_hands_the_job_over(bench: FaultBench, submit_first: bool) -> None:
+    """The submission is under way: Ray carries it out before the service dies, or when another is there already."""
+    bench.start()
+    bench.head.control(slow_s=5, submit_first=submit_first)
+    identifier = bench.submit()
+    bench.wait_until(lambda: _attempt(bench, identifier) == 1, "a submission under way")
+    bench.kill()
+    bench.head.control(slow_s=0)
+    bench.start()
+    assert bench.settled([identifier], groups_too=False) == [SUCCEEDED]
+
+
+def test_killed_while_the_job_starts(bench: FaultBench) -> None:
+    bench.start()
+    with bench.head.held("begin"):
+        identifier = bench.submit()
+        bench.wait_for_state(identifier, ExperimentState.STARTING)
+        bench.kill()
+    bench.start()
+    assert bench.settled([identifier]) == [SUCCEEDED]
+    assert bench.head.told()["submissions"] == [identifier]
+
+
+def test_killed_while_the_job_runs_and_ends(bench: FaultBench) -> None:
+    """Once while its ranks work, and once more before its last word: the same start of the job goes on."""
+    bench.start()
+    with bench.head.held("finishing"):
+        with bench.head.held("running"):
+            identifier = bench.submit()
+            bench.wait_for_state(identifier, ExperimentState.RUNNING)
+            bench.kill()
+        bench.start()
+        bench.wait_until(lambda: bench.landed(identifier) > 10, "events after the first death")
+        bench.kill()
+    bench.start()
+    assert bench.settled([identifier]) == [SUCCEEDED]
+    assert bench.head.told()["submissions"] == [identifier]
+
+
+def test_killed_again_and_again_while_it_ingests(bench: FaultBench) -> None:
+    bench.start()
+    ids = [bench.submit() for _ in range(3)]
+    for so_far in (5, 25):
+        bench.wait_until(partial(_landed_more_than, bench, ids, so_far), "some events")
+        bench.kill()
+        bench.start()
+    assert bench.settled(ids) == [SUCCEEDED] * 3
+    assert sorted(bench.head.told()["submissions"]) == sorted(ids)
+
+
+def test_killed_with_a_cancel_on_its_way(bench: FaultBench) -> None:
+    service = bench.start()
+    with bench.head.held("running"):
+        identifier = bench.submit()
+        bench.wait_for_state(identifier, ExperimentState.RUNNING)
+        bench.head.control(status=500)
+        service.post(f"/v1/experiments/{identifier}/cancel")
+        bench.kill()
+        bench.head.control(status=200)
+        bench.start()
+        assert bench.settled([identifier]) == [("cancelled", "cancelled_by_user")]
+
+
+def _landed_more_than(bench: FaultBench, identifiers: list[str], number: int) -> bool:
+    return sum(map(bench.landed, identifiers)) > number
+
+
+def _attempt(bench: FaultBench, identifier: str) -> int:
+    from services.tables import Experiment
+
+    with bench.database.read() as session:
+        return session.get_one(Experiment, identifier).attempt
