@@ -19,6 +19,7 @@ from services.cluster import FINAL_STATES, Cluster, ClusterError
 from services.database import Database
 from services.errors import ServiceError
 from services.following import STOP_AGAIN_S, Follower
+from services.lease_watch import LeaseWatch
 from services.leases import Lease
 from services.ray_head import RayHead, RayHeadError
 from services.settings import Settings
@@ -44,6 +45,7 @@ class Dispatcher:
         self._environment = environment
         self._db: Database | None = None
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{time.time_ns():x}"
+        self._others = LeaseWatch(self._owner, settings.lease_ttl_s)
         self._stop = threading.Event()
         self._head: RayHead | None = None
         self._cluster: Cluster | None = None
@@ -130,7 +132,8 @@ class Dispatcher:
             if identifier in self._followers:
                 self._step(identifier, follower, cluster)
         if len(self._followers) < self._settings.ray_max_active and self._problem is None:
-            lease = leases.claim(self._db, self._owner, self._settings.lease_ttl_s)
+            silent = self._others.silent(self._db)
+            lease = leases.claim(self._db, self._owner, self._settings.lease_ttl_s, silent)
             if lease is not None:
                 self._follow(self._db, lease)
 

@@ -154,6 +154,8 @@ class Follower:
         if self._ending is None and view.warm and not view.has_reported and view.reported_outcome is None:
             lost = self._lost_handover(view, status, stood)
             if lost is not None:
+                if status is None or status.state in FINAL_STATES:
+                    groups.forget(self._db, self._job_of(view))
                 return self._begin_anew(view, Reason.GROUP_LOST, lost)
         if self._ending is None:
             self._ending = self._overdue(view, status, stood)
@@ -313,7 +315,9 @@ class Follower:
         if self._clock_s() - self._ended_since_s < LATE_EVENTS_S and status is not None:
             return True
         self._ended_since_s = None
-        return self._fail_or_retry(view, self._verdict(cluster, view, status))
+        verdict = self._verdict(cluster, view, status)
+        groups.forget(self._db, self._job_of(view))
+        return self._fail_or_retry(view, verdict)
 
     def _verdict(self, cluster: Cluster, view: FollowView, status: JobStatus | None) -> Ending:
         if view.reported_outcome == "failed":
@@ -361,6 +365,7 @@ class Follower:
         assert self._ending is not None
         if status is None or status.state in FINAL_STATES:
             ending, self._ending, self._stopped_at_s = self._ending, None, None
+            groups.forget(self._db, self._job_of(view))
             return self._fail_or_retry(view, ending)
         now_s = self._clock_s()
         if self._stopped_at_s is None or now_s - self._stopped_at_s > STOP_AGAIN_S:

@@ -5,6 +5,7 @@ passes its lease to every change it makes (`attempts.py`); one whose lease was t
 """
 
 import secrets
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -81,7 +82,7 @@ class FollowView:
     """The moment, by the clock that the times above were taken from."""
 
 
-def claim(db: Database, owner: str, ttl_s: float) -> Lease | None:
+def claim(db: Database, owner: str, ttl_s: float, silent: Collection[str] = ()) -> Lease | None:
     """Takes an experiment to work on.
 
     First one whose dispatcher went silent (it may hold boards), then the queue: higher priority first,
@@ -91,13 +92,14 @@ def claim(db: Database, owner: str, ttl_s: float) -> Lease | None:
         db: The database.
         owner: Name of this dispatcher, unique among all processes.
         ttl_s: Seconds until the lease runs out unless renewed.
+        silent: Tokens of others' leases that are to be taken for run out (`lease_watch`).
 
     Returns:
         The lease; None if there is nothing to do, or the queue is paused and nothing to take over.
     """
     with db.write() as session:
         moment = now(session)
-        experiment = next_abandoned(session, moment)
+        experiment = next_abandoned(session, moment, silent)
         if experiment is None and not queue_is_paused(session):
             experiment = next_queued(session, moment)
         if experiment is None:

@@ -1,5 +1,6 @@
 """Which experiment is next: first what a silent dispatcher left, then the queue, fair among its callers."""
 
+from collections.abc import Collection
 from datetime import datetime
 
 from sqlalchemy import func, or_, select
@@ -9,13 +10,23 @@ from services.states import LEASED_STATES, ExperimentState
 from services.tables import Experiment
 
 
-def next_abandoned(session: Session, moment: datetime) -> Experiment | None:
-    """The one whose lease ran out first, locked; others that look at once see the next."""
+def next_abandoned(session: Session, moment: datetime, silent: Collection[str] = ()) -> Experiment | None:
+    """The one whose lease ran out first, locked; others that look at once see the next.
+
+    Args:
+        session: A write session.
+        moment: Now.
+        silent: Tokens of leases that count as run out whatever their moment: nobody renews them.
+    """
     return session.scalars(
         select(Experiment)
         .where(
             Experiment.state.in_(LEASED_STATES),
-            or_(Experiment.lease_expires_at.is_(None), Experiment.lease_expires_at <= moment),
+            or_(
+                Experiment.lease_expires_at.is_(None),
+                Experiment.lease_expires_at <= moment,
+                Experiment.lease_token.in_(silent),
+            ),
         )
         .order_by(Experiment.lease_expires_at)
         .limit(1)

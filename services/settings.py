@@ -76,7 +76,8 @@ class Settings(BaseModel):
     data_roots: tuple[Path, ...] = Field(default_factory=_roots_in)
     """Folders that a `file` task's path may lie in, separated as in PATH; default: `data` in `data_dir`."""
     lease_ttl_s: float = Field(30.0, gt=0, le=3_600)
-    """Seconds after which an experiment whose dispatcher has gone silent is taken over by another."""
+    """Seconds after which an experiment whose dispatcher has gone silent is taken over by another; the same for all
+    services of one database."""
     poll_interval_s: float = Field(1.0, gt=0, le=60)
     """Seconds between two looks at the queue and at running jobs."""
     silence_deadline_s: float = Field(180.0, gt=0, le=86_400)

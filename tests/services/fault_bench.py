@@ -33,6 +33,9 @@ QUICK = {
 }
 """Settings with which what takes minutes takes seconds."""
 
+SUCCEEDED = ("succeeded", None)
+"""How an experiment ends that nothing befell, as `FaultBench.settled` tells it."""
+
 FROM_JOBS = (EventRow.source != "service", EventRow.source.not_like("service.%"))
 """That an event is not one of the service's own."""
 
@@ -81,6 +84,20 @@ class FaultBench:
     def wait_for_state(self, identifier: str, *states: ExperimentState) -> None:
         self.wait_until(lambda: self.state(identifier) in states, f"{identifier} in {states}")
 
+    def wait_for_renewal(self, identifier: str) -> None:
+        """Waits until its dispatcher has come round once more."""
+        before = self._lease(identifier)
+        self.wait_until(lambda: self._lease(identifier) != before, f"a renewed lease of {identifier}")
+
+    def attempt(self, identifier: str) -> int:
+        with self.database.read() as session:
+            return session.get_one(Experiment, identifier).attempt
+
+    def owners(self) -> set[str | None]:
+        """Who holds leases."""
+        with self.database.read() as session:
+            return set(session.scalars(select(Experiment.lease_owner)))
+
     def wait_until(self, look: Callable[[], Any], what: str) -> Any:
         return wait_until(look, SETTLED_S, what, self.tell)
 
@@ -125,6 +142,10 @@ class FaultBench:
 
     def tell(self) -> str:
         return self.head.tell() + "".join(f"\n--- {name}\n{it.tell()}" for name, it in self.services.items())
+
+    def _lease(self, identifier: str) -> object:
+        with self.database.read() as session:
+            return session.get_one(Experiment, identifier).lease_expires_at
 
     def _groups(self) -> Sequence[str]:
         with self.database.read() as session:

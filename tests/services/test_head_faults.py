@@ -9,9 +9,7 @@ import pytest
 
 from services.states import ExperimentState
 from tests.services.fake_job import Behaviour
-from tests.services.fault_bench import FaultBench, faults
-
-SUCCEEDED = ("succeeded", None)
+from tests.services.fault_bench import SUCCEEDED, FaultBench, faults
 
 
 @pytest.fixture
@@ -29,7 +27,7 @@ def test_a_killed_job_is_started_again_and_its_second_death_is_told(bench: Fault
             assert bench.head.kill_job(job)
         second = f"{dies}-attempt-2"
         bench.wait_until(lambda: bench.head.kill_job(second), "a second start")
-        bench.wait_until(lambda: bench.state(again) == "running" and _attempt(bench, again) == 2, "the other")
+        bench.wait_until(lambda: bench.state(again) == "running" and bench.attempt(again) == 2, "the other")
     assert bench.settled([again, dies]) == [SUCCEEDED, ("failed", "job_failed")]
 
 
@@ -51,11 +49,14 @@ def test_with_the_head_gone_for_good_every_experiment_ends_at_its_deadline(bench
         running = bench.submit(resources={"deadline_s": 15})
         bench.wait_for_state(running, ExperimentState.RUNNING)
         bench.head.kill()
-    queued = bench.submit(resources={"deadline_s": 15})
-    assert bench.settled([running])[0][0] in {"failed", "lost"}
+    bench.wait_until(
+        lambda: service.get("/readyz")["status"] == "degraded", "a service that misses its cluster"
+    )
+    queued = bench.submit()
+    bench.wait_for_state(running, ExperimentState.LOST)
     assert bench.state(queued) == "queued", "nothing is taken from the queue without a cluster"
     service.post(f"/v1/experiments/{queued}/cancel")
-    assert bench.settled([running, queued])[1] == ("cancelled", "cancelled_by_user")
+    assert bench.settled([running, queued]) == [("lost", "deadline"), ("cancelled", "cancelled_by_user")]
 
 
 def test_a_head_that_only_answers_errors_for_a_while_costs_nothing(bench: FaultBench) -> None:
@@ -97,19 +98,12 @@ def test_a_service_that_stood_still_past_its_lease_changes_nothing_when_it_goes_
         os.kill(frozen.process.pid, signal.SIGSTOP)
         for identifier in ids:
             bench.wait_for_state(identifier, ExperimentState.RUNNING)
-        bench.wait_until(lambda: len(_owners(bench)) == 1, "one owner of both")
-        new = _owners(bench)
+        bench.wait_until(lambda: len(bench.owners()) == 1, "one owner of both")
+        new = bench.owners()
         os.kill(frozen.process.pid, signal.SIGCONT)
     assert bench.settled(ids) == [SUCCEEDED] * 2
     assert len(new) == 1
     assert sorted(bench.head.told()["submissions"]) == sorted(ids)
-
-
-def _attempt(bench: FaultBench, identifier: str) -> int:
-    from services.tables import Experiment
-
-    with bench.database.read() as session:
-        return session.get_one(Experiment, identifier).attempt
 
 
 def _owners(bench: FaultBench) -> set[str | None]:

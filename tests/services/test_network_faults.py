@@ -9,9 +9,8 @@ import pytest
 from services.states import ExperimentState
 from tests.services.cut_network import CutNetwork
 from tests.services.fake_job import Behaviour
-from tests.services.fault_bench import FaultBench, faults
+from tests.services.fault_bench import SUCCEEDED, FaultBench, faults
 
-SUCCEEDED = ("succeeded", None)
 CUT_S = 5.0
 
 

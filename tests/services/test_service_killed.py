@@ -8,9 +8,7 @@ import pytest
 
 from services.states import ExperimentState
 from tests.services.fake_job import Behaviour
-from tests.services.fault_bench import FaultBench, faults
-
-SUCCEEDED = ("succeeded", None)
+from tests.services.fault_bench import SUCCEEDED, FaultBench, faults
 
 
 @pytest.fixture
@@ -36,7 +34,7 @@ def test_killed_while_it_hands_the_job_over(bench: FaultBench, submit_first: boo
     bench.start()
     bench.head.control(slow_s=5, submit_first=submit_first)
     identifier = bench.submit()
-    bench.wait_until(lambda: _attempt(bench, identifier) == 1, "a submission under way")
+    bench.wait_until(lambda: bench.attempt(identifier) == 1, "a submission under way")
     bench.kill()
     bench.head.control(slow_s=0)
     bench.start()
@@ -96,10 +94,3 @@ def test_killed_with_a_cancel_on_its_way(bench: FaultBench) -> None:
 
 def _landed_more_than(bench: FaultBench, identifiers: list[str], number: int) -> bool:
     return sum(map(bench.landed, identifiers)) > number
-
-
-def _attempt(bench: FaultBench, identifier: str) -> int:
-    from services.tables import Experiment
-
-    with bench.database.read() as session:
-        return session.get_one(Experiment, identifier).attempt
