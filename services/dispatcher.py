@@ -45,7 +45,7 @@ class Dispatcher:
         self._environment = environment
         self._db: Database | None = None
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{time.time_ns():x}"
-        self._others = LeaseWatch(self._owner, settings.lease_ttl_s)
+        self._others = LeaseWatch(settings.lease_ttl_s)
         self._stop = threading.Event()
         self._head: RayHead | None = None
         self._cluster: Cluster | None = None
@@ -132,8 +132,9 @@ class Dispatcher:
             if identifier in self._followers:
                 self._step(identifier, follower, cluster)
         if len(self._followers) < self._settings.ray_max_active and self._problem is None:
-            silent = self._others.silent(self._db)
-            lease = leases.claim(self._db, self._owner, self._settings.lease_ttl_s, silent)
+            own = {follower.lease.token for follower in self._followers.values()}
+            watched = self._others.look(self._db, own)
+            lease = leases.claim(self._db, self._owner, self._settings.lease_ttl_s, watched)
             if lease is not None:
                 self._follow(self._db, lease)
 

@@ -5,7 +5,6 @@ passes its lease to every change it makes (`attempts.py`); one whose lease was t
 """
 
 import secrets
-from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -17,6 +16,7 @@ from services.database import Database, now
 from services.endings import runs_left
 from services.errors import LeaseLost
 from services.holds import Lease, held
+from services.lease_watch import NOTHING_SEEN, Watched
 from services.moves import log, move_experiment
 from services.queue import next_abandoned, next_queued
 from services.states import ExperimentState, GroupState
@@ -82,7 +82,7 @@ class FollowView:
     """The moment, by the clock that the times above were taken from."""
 
 
-def claim(db: Database, owner: str, ttl_s: float, silent: Collection[str] = ()) -> Lease | None:
+def claim(db: Database, owner: str, ttl_s: float, watched: Watched = NOTHING_SEEN) -> Lease | None:
     """Takes an experiment to work on.
 
     First one whose dispatcher went silent (it may hold boards), then the queue: higher priority first,
@@ -92,14 +92,14 @@ def claim(db: Database, owner: str, ttl_s: float, silent: Collection[str] = ()) 
         db: The database.
         owner: Name of this dispatcher, unique among all processes.
         ttl_s: Seconds until the lease runs out unless renewed.
-        silent: Tokens of others' leases that are to be taken for run out (`lease_watch`).
+        watched: What this dispatcher has seen of leases, which outdoes their moments.
 
     Returns:
         The lease; None if there is nothing to do, or the queue is paused and nothing to take over.
     """
     with db.write() as session:
         moment = now(session)
-        experiment = next_abandoned(session, moment, silent)
+        experiment = next_abandoned(session, moment, watched)
         if experiment is None and not queue_is_paused(session):
             experiment = next_queued(session, moment)
         if experiment is None:
@@ -163,7 +163,7 @@ def release(db: Database, lease: Lease, *, retry_after_s: float = 0.0, message: 
             return False
         moment = now(session)
         if experiment.state != ExperimentState.LEASED:
-            experiment.lease_expires_at = moment
+            experiment.lease_expires_at = None  # free at once, whatever anybody has seen of this lease
             return True
         experiment.eligible_at = moment + timedelta(seconds=retry_after_s)
         return move_experiment(

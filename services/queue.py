@@ -1,22 +1,22 @@
 """Which experiment is next: first what a silent dispatcher left, then the queue, fair among its callers."""
 
-from collections.abc import Collection
 from datetime import datetime
 
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session, aliased
 
+from services.lease_watch import Watched
 from services.states import LEASED_STATES, ExperimentState
 from services.tables import Experiment
 
 
-def next_abandoned(session: Session, moment: datetime, silent: Collection[str] = ()) -> Experiment | None:
+def next_abandoned(session: Session, moment: datetime, watched: Watched) -> Experiment | None:
     """The one whose lease ran out first, locked; others that look at once see the next.
 
     Args:
         session: A write session.
         moment: Now.
-        silent: Tokens of leases that count as run out whatever their moment: nobody renews them.
+        watched: What is known of leases whatever their moments say.
     """
     return session.scalars(
         select(Experiment)
@@ -24,8 +24,8 @@ def next_abandoned(session: Session, moment: datetime, silent: Collection[str] =
             Experiment.state.in_(LEASED_STATES),
             or_(
                 Experiment.lease_expires_at.is_(None),
-                Experiment.lease_expires_at <= moment,
-                Experiment.lease_token.in_(silent),
+                Experiment.lease_token.in_(watched.silent),
+                (Experiment.lease_expires_at <= moment) & Experiment.lease_token.not_in(watched.fresh),
             ),
         )
         .order_by(Experiment.lease_expires_at)
