@@ -136,7 +136,7 @@ def _cells(row: Row) -> list[str]:
     joules = "unknown" if row["j_per_step"] is None else f"{row['j_per_step']:.2f}"
     peak = row["peak_memory_bytes"]
     exposed = row.get("exposed_share")
-    silent = row.get("silent")
+    exchanges = row["strategy"] != "block_diagonal"
     return [
         joules if bound is None else f"{joules} ± {bound:.2f}",
         _ratio(row, "energy_ratio"),
@@ -144,7 +144,7 @@ def _cells(row: Row) -> list[str]:
         _ratio(row, "time_ratio"),
         "unknown" if peak is None else f"{peak / 1e9:.1f}",
         f"{row['gemm_roofline_share']:.0%}",
-        ("none" if silent is None else "unknown") if exposed is None else f"{exposed:.0%}",
+        ("unknown" if exchanges else "none") if exposed is None else f"{exposed:.0%}",
         f"{row['times_floor']:.2f} x {row['floor']['bound']}",
     ]
 

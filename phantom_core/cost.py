@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 LAYERS_PER_CHECKPOINT = 2
 """Hidden layers whose activations backward computes anew at a time, with activation checkpointing."""
+LEAST_IN_ONE_PASS = 1 << 19
+"""Numbers of a bfloat16 weight whose update is worth a kernel of its own; smaller ones share torch's."""
 
 
 def bytes_per_number(dtype: Dtype) -> int:
@@ -62,9 +64,9 @@ class MemoryEstimate:
     gradients_bytes: int
     """Their gradients."""
     optimizer_bytes: int
-    """AdamW's two moments or SGD's momentum; for bfloat16 also float32 masters and their gradients.
+    """AdamW's two moments or SGD's momentum; for bfloat16 also float32 masters, and gradients of the small ones.
 
-    Those gradients are spared for large weights on CUDA where Triton is there (`training.update_kernels`)."""
+    Large weights are taken to be updated in one pass, as on CUDA with Triton (`training.update_kernels`)."""
     activations_bytes: int
     """One batch of features, and what backward needs."""
     transient_bytes: int
@@ -191,7 +193,14 @@ def _memory(
     element_bytes = bytes_per_number(model.dtype)
     moments = 2 if training.optimizer == "adamw" else int(training.momentum > 0)
     # bfloat16 weights are updated through float32 masters, which have gradients and moments of their own.
-    state_bytes = 4 * (2 + moments) if model.dtype == "bfloat16" else element_bytes * moments
+    rounded = model.dtype == "bfloat16"
+    state_bytes = parameters * (4 * (1 + moments) if rounded else element_bytes * moments)
+    if rounded:
+        state_bytes += 4 * sum(
+            (layer.own_parameters + layer.replicated_parameters) * count
+            for layer, count in layers
+            if layer.own_parameters < LEAST_IN_ONE_PASS
+        )
     # GELU's backward needs its input besides the output that the next layer keeps; ReLU's and tanh's needs
     # no more.
     copies = 2 if model.activation == "gelu" else 1
@@ -211,7 +220,7 @@ def _memory(
     return MemoryEstimate(
         weights_bytes=parameters * element_bytes,
         gradients_bytes=parameters * element_bytes,
-        optimizer_bytes=state_bytes * parameters,
+        optimizer_bytes=state_bytes,
         # Of the outputs three: themselves, the targets, and the loss's gradient.
         activations_bytes=(features + activations + 3 * output.output_elements) * element_bytes,
         transient_bytes=(max(layer.transient_elements for layer, _ in layers) + recomputed) * element_bytes,

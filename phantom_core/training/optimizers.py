@@ -14,6 +14,7 @@ from torch import nn
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
+from phantom_core.cost import LEAST_IN_ONE_PASS
 from phantom_core.layouts.local_part import local_part
 from phantom_core.spec import TrainingSpec
 
@@ -21,8 +22,6 @@ ADAM_BETAS = (0.9, 0.999)
 """Decay of AdamW's two moments."""
 ADAM_EPS = 1e-8
 """Added to the root of AdamW's second moment."""
-LEAST_IN_ONE_PASS = 1 << 19
-"""Numbers of a weight that is worth a launch of its own; smaller ones share torch's."""
 
 
 class WeightUpdate:
