@@ -18,7 +18,7 @@ from benchmarks import quote_layers
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
-DOCUMENTS = ("README.md", "docs/mathematics.md")
+DOCUMENTS = ("README.md", "docs/mathematics.md", "docs/energy.md")
 OUTPUT = re.compile(r"<!-- output: (?P<name>[a-z_]+) -->\n.*?<!-- end -->", re.DOTALL)
 BLOCK = re.compile(r"<!-- figures: (?P<name>[a-z_.]+) -->\n.*?<!-- end -->", re.DOTALL)
 
@@ -229,9 +229,38 @@ def hostile(result: dict[str, Any]) -> str:
     return "\n".join([*lines, "", f"{said}. {_machine(result)}."])
 
 
+def meters(result: dict[str, Any]) -> str:
+    """Ghostwatt's meter against others on the same windows; what parts were not run is left out."""
+    rows = result["rows"]
+    (setting,) = [row for row in rows if row["measured"] == "setting"]
+    lines = ["| what | result |", "|---|---|"]
+    for row in rows:
+        if row["measured"] == "agreement":
+            version = setting["versions"].get(row["peer"], "")
+            difference = abs(row["largest_difference_percent"])
+            lines.append(
+                f"| energy against {row['peer']} {version}, {row['windows']} window(s) of {row['window_s']:.0f} s "
+                f"| {difference:.1g} % apart at most, within our ± {row['our_bound_percent']:.1f} % |"
+            )
+        elif row["measured"] == "cost":
+            lines.append(
+                f"| {row['tool']}: begin and end of a window, medians of {row['windows']} "
+                f"| {row['begin_us_median']:,.0f} and {row['end_us_median']:,.0f} µs |"
+            )
+        elif row["measured"] == "sampler":
+            low, high = row["interval_95_percent"]
+            lines.append(
+                f"| step time with the sampler against without, {row['pairs_of_blocks']} pairs "
+                f"| {row['step_time_change_percent']:+.2f} % (95 % interval {low:+.2f} to {high:+.2f} %) |"
+            )
+    board = "a scripted board" if setting["scripted_board"] else setting["board"]
+    return "\n".join([*lines, "", f"On {board}, `{setting['method']}`. {origin(result)}."])
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "ghost_exchange": ghost_exchange,
     "main_job": main_job,
+    "meters": meters,
     "service": service,
     "hostile": hostile,
     "startup": startup,

@@ -44,10 +44,12 @@ def dtensor_and_native(dtype: str, compiled: bool) -> list[tuple[str, Run, Run, 
 @several
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
-def test_dtensor_s_arm_trains_the_native_arm_s_model_and_in_a_graph_where_it_can(dtype: str, compiled: bool) -> None:
+def test_dtensor_s_arm_trains_the_native_arm_s_model_and_in_a_graph_where_it_can(
+    dtype: str, compiled: bool
+) -> None:
     for rank in run_ranks(2, dtensor_and_native, dtype, compiled, deadline_s=500):
         for form, native, graph, eager in rank:
-            # What torch.compile makes of a bias can't be captured in torch 2.11; the run then says so.
+            # In torch 2.11 compiled DTensor code copies from the host, which can't be captured; the run says so.
             told = "can't be captured" in (graph.reason or "")
             assert graph.mode == "graph" or (compiled and told), (form, graph.reason)
             assert graph.losses == eager.losses, form
