@@ -20,6 +20,7 @@ from api.auth import authorize, unguarded
 from api.background import Background
 from api.context import Context
 from api.doors import Doors, is_loopback
+from api.heavy import HeavyDocuments
 from api.in_flight import InFlight
 from api.limits import RequestLimits
 from api.methods import Methods
@@ -110,7 +111,15 @@ async def _lifespan(
             async with Streams(database, limits) as streams:
                 metrics.watch(database, lambda: streams.count)
                 app.state.context = Context(
-                    settings, database, background, keys_required, limiter, streams, metrics, InFlight()
+                    settings=settings,
+                    database=database,
+                    background=background,
+                    keys_required=keys_required,
+                    limiter=limiter,
+                    streams=streams,
+                    metrics=metrics,
+                    in_flight=InFlight(),
+                    heavy=HeavyDocuments(),
                 )
                 if background is not None:
                     await to_thread.run_sync(background.start)

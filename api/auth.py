@@ -15,8 +15,9 @@ Every route carries `openapi_extra=needs("read")` (or `submit`, `admin`, `ingest
 
 import base64
 import binascii
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Request
@@ -63,7 +64,7 @@ async def authorize(request: Request, _bearer: Annotated[object, Depends(bearer)
 
     Returns:
         Who asks; None where that isn't known yet: at addresses that need nothing, and for `ingest`, whose
-        token is checked by `authorize_ingest` once the experiment is known.
+        token `authorize_job` or `refusing_groups` checks.
 
     Raises:
         Unauthorized: No key where one is needed, or an invalid one.
@@ -73,39 +74,75 @@ async def authorize(request: Request, _bearer: Annotated[object, Depends(bearer)
     scope = needed_scope(request.scope.get("route"))
     if scope is None:
         raise Forbidden("this address says of nobody that they may use it")
-    if scope == "nothing":
-        return None
     context = context_of(request)
+    host = request.client.host if request.client else ""
+    if scope == "nothing":
+        context.limiter.take(
+            f"open {host}"
+        )  # a bucket of its own: a loop gone wild must not hide that all is well
+        return None
     token = _token(request)
     if scope == Scope.INGEST:
         if token is None:
             raise Unauthorized("this address needs the token of an experiment's job")
         return None
     if token is None:
+        context.limiter.take(host)
         if not context.keys_required:
-            context.limiter.take(request.client.host if request.client else "")
             return OPEN
         raise Unauthorized(
             "this address needs a key: Authorization: Bearer KEY", challenge=_challenge(request)
         )
-    caller = await run_in_threadpool(_verified, request, context, token, Scope(scope), None)
+    with _counting_refusals(context, host):
+        caller = await run_in_threadpool(
+            _verified, request, partial(keys.verify, context.database, token, Scope(scope))
+        )
     context.limiter.take(caller.id)
     return caller
 
 
-CallerDependency = Annotated[Caller | None, Depends(authorize)]
+async def authorize_job(request: Request, _caller: Annotated[object, Depends(authorize)]) -> Caller:
+    """Lets a request with the token of any experiment's job through, before its body is read.
 
-
-def authorize_ingest(request: Request, experiment_id: str) -> Caller:
-    """Lets a job's request through if its token is that experiment's.
+    A stranger's thirty megabytes must not be read, let alone understood. Whose events they are is in the body:
+    `of_experiment` looks at that.
 
     Raises:
         Unauthorized: The token is not valid.
+        Forbidden: It is no job's.
+    """
+    token, context = _token(request), context_of(request)
+    assert token is not None, "authorize has let no request without a token through"
+    with _counting_refusals(context, request.client.host if request.client else ""):
+        return await run_in_threadpool(_verified, request, partial(keys.verify_job, context.database, token))
+
+
+JobDependency = Annotated[Caller, Depends(authorize_job)]
+
+
+def of_experiment(caller: Caller, experiment_id: str) -> None:
+    """Lets a job speak for its own experiment.
+
+    Raises:
         Forbidden: It is another's.
     """
-    token = _token(request)
-    assert token is not None, "authorize has let no request without a token through"
-    return _verified(request, context_of(request), token, Scope.INGEST, experiment_id)
+    if caller.experiment_id != experiment_id:
+        raise Forbidden(f"the API key {caller.id} belongs to the job of another experiment")
+
+
+@contextmanager
+def _counting_refusals(context: Context, host: str) -> Iterator[None]:
+    """Keys that are wrong are counted by where they come from: each costs a look at the database."""
+    origin = f"refused {host}"
+    context.limiter.check(origin)
+    try:
+        yield
+    except Unauthorized:
+        context.limiter.take(origin)
+        raise
+
+
+CallerDependency = Annotated[Caller | None, Depends(authorize)]
 
 
 @contextmanager
@@ -129,11 +166,9 @@ def unguarded(routers: Iterable[APIRouter]) -> list[str]:
     return [getattr(route, "path", repr(route)) for route in routes if needed_scope(route) is None]
 
 
-def _verified(
-    request: Request, context: Context, token: str, scope: Scope, experiment_id: str | None
-) -> Caller:
+def _verified(request: Request, verify: Callable[[], Caller]) -> Caller:
     try:
-        return keys.verify(context.database, token, scope, experiment_id=experiment_id)
+        return verify()
     except KeyLacksScope as error:
         raise Forbidden(str(error)) from error
     except KeyRefused as error:

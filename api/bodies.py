@@ -6,7 +6,9 @@ from typing import Annotated
 from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from api.context import context_of
 from api.errors import MAX_FIELD_PROBLEMS, ApiError, FieldProblem, field_problem, shown, validation_problems
+from api.heavy import HEAVY_JSON_BYTES, HEAVY_YAML_BYTES
 from phantom_core.documents import DocumentError, parse_json, parse_yaml
 from phantom_core.problems import problems_of
 from phantom_core.spec import ExperimentSpec
@@ -40,11 +42,17 @@ def parse_spec(request: Request, body: bytes) -> ExperimentSpec:
 
     Raises:
         ApiError: 415 for another content type, 400 for text that can't be read, 422 for a document that is no
-            spec, with a problem per field.
+            spec, with a problem per field, 503 if too many long documents are being read.
     """
     kind = check_content_type(request, YAML_TYPES | JSON_TYPES)
     if not body:
         raise ApiError(400, "empty-body", "the body is empty; send a spec")
+    heavy_bytes = HEAVY_JSON_BYTES if kind in JSON_TYPES else HEAVY_YAML_BYTES
+    with context_of(request).heavy.turn(is_heavy=len(body) > heavy_bytes):
+        return _read(kind, body)
+
+
+def _read(kind: str, body: bytes) -> ExperimentSpec:
     try:
         document = parse_json(body.decode()) if kind in JSON_TYPES else parse_yaml(body.decode())
     except (DocumentError, UnicodeDecodeError) as error:

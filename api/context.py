@@ -6,6 +6,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from api.background import Background
+from api.heavy import HeavyDocuments
 from api.in_flight import InFlight
 from api.metrics import ServiceMetrics
 from api.rates import RateLimiter
@@ -35,6 +36,8 @@ class Context:
     """Figures of this process."""
     in_flight: InFlight
     """Submissions that are under way."""
+    heavy: HeavyDocuments
+    """Long documents that are being read."""
 
     def capacity(self) -> Capacity | None:
         """What the cluster has; None while that isn't known, or where nothing dispatches."""

@@ -11,7 +11,15 @@ from api.errors import ApiError, BodyTooLarge, problem_response
 MAX_BODY_BYTES = 2 * 1024 * 1024
 """Longest body where no route says otherwise: a spec with ten thousand columns fits."""
 MAX_INGEST_BODY_BYTES = 32 * 1024 * 1024
-"""Longest body of `/internal/`: a batch of 1,000 events, each with some seconds of power samples."""
+"""Longest batch: 1,000 events, each with some seconds of power samples."""
+MAX_GROUP_BODY_BYTES = 256 * 1024
+"""Longest body of what else jobs say."""
+BODY_BYTES = {
+    "/internal/v1/events": MAX_INGEST_BODY_BYTES,
+    "/internal/": MAX_GROUP_BODY_BYTES,
+    "": MAX_BODY_BYTES,
+}
+"""Longest body by path prefix, longest prefix first."""
 MAX_TARGET_BYTES = 8 * 1024
 """Longest path and query."""
 MAX_HEADER_BYTES = 32 * 1024
@@ -47,7 +55,7 @@ class RequestLimits:
             body_s: Seconds after which it is given up however it arrives.
         """
         self.app = app
-        self.body_bytes = body_bytes or {"/internal/": MAX_INGEST_BODY_BYTES, "": MAX_BODY_BYTES}
+        self.body_bytes = body_bytes or BODY_BYTES
         self.body_pause_s = body_pause_s
         self.body_s = body_s
 
@@ -145,6 +153,10 @@ def _refusal(scope: Scope, limit_bytes: int) -> ApiError | None:
     ):
         detail = f"at most {MAX_HEADERS} headers of {MAX_HEADER_BYTES:,} bytes in all are taken"
         return ApiError(431, "headers-too-long", detail)
+    names = {name for name, _ in headers}
+    if b"content-length" in names and b"transfer-encoding" in names:
+        # A proxy in front may believe the one that is not believed here, and see another request behind the body.
+        return ApiError(400, "ambiguous-length", "the request has both Content-Length and Transfer-Encoding")
     length = Headers(scope=scope).get("content-length", "0")
     if length.isascii() and length.isdigit() and int(length[:20]) > limit_bytes:
         return BodyTooLarge(limit_bytes)

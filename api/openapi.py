@@ -49,7 +49,8 @@ COMMON_PROBLEMS = {
     "421": "The service does not answer to this Host.",
     "429": "Too many requests from one caller; `Retry-After` says when to come back.",
     "500": "The service met an error it did not expect.",
-    "503": "The database does not answer; try again.",
+    "431": "The headers are too long or too many.",
+    "503": "The database does not answer, or too many long documents are being read; try again.",
 }
 """Problems that any address may answer with."""
 

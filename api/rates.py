@@ -52,6 +52,20 @@ class RateLimiter:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
         self._lock = threading.Lock()
 
+    def check(self, caller: str) -> None:
+        """Takes nothing.
+
+        Raises:
+            TooManyRequests: A caller's bucket is empty.
+        """
+        with self._lock:
+            if caller not in self._buckets:
+                return
+            tokens, then = self._buckets[caller]
+            tokens += (self._clock() - then) * self._rate
+        if tokens < 1:
+            raise TooManyRequests((1 - tokens) / self._rate)
+
     def take(self, caller: str) -> None:
         """Takes one token of a caller's bucket.
 

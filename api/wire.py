@@ -13,7 +13,7 @@ import sys
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from api.errors import problem_response
+from api.errors import problem_response, shown
 from api.middleware import completed
 
 log = logging.getLogger("ghostwatt.api")
@@ -68,7 +68,9 @@ class Wire(H11Protocol):
         if status == 431:
             self._refuse(431, "headers-too-long", "the request's line and headers are too long")
         else:
-            self._refuse(400, "malformed-request", f"the request is not valid HTTP: {error or msg}")
+            self._refuse(
+                400, "malformed-request", f"the request is not valid HTTP: {shown(str(error or msg))}"
+            )
 
     def _refuse(self, status: int, code: str, detail: str) -> None:
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):

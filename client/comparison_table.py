@@ -105,6 +105,8 @@ class ComparisonTable:
         yield Text(f"paired by round on {what}; energy read by {method_label(comparison)}")
         if not comparison.final:
             yield Text(f"the experiment is {comparison.experiment_state}, so this may still change")
+        if rounds := rounds_sentence(comparison):
+            yield Text(rounds)
         for arm in comparison.arms:
             if arm.primary.verdict == "not_comparable" and arm.primary.reason:
                 yield Text(f"{arm.arm}: {arm.primary.reason}")
@@ -162,6 +164,19 @@ def answer_sentences(comparison: Comparison) -> list[str]:
     return sentences or [
         f"no verdict on any arm against {comparison.baseline}; the reasons stand with the table"
     ]
+
+
+def rounds_sentence(comparison: Comparison) -> str | None:
+    """How many rounds each arm can be expected to need for the wished precision; None if nothing is known of it."""
+    known = {
+        arm.arm: arm.primary.rounds_for_precision
+        for arm in comparison.arms
+        if arm.primary.rounds_for_precision is not None
+    }
+    if comparison.precision is None or not known:
+        return None
+    needed = ", ".join(f"{name} {rounds}" for name, rounds in known.items())
+    return f"rounds to expect for ± {100 * comparison.precision:g} %: {needed}"
 
 
 def is_comparable(comparison: Comparison) -> bool:

@@ -214,6 +214,7 @@ class MetricComparison(Answer):
     ratio_low: float | None
     ratio_high: float | None
     pairs: int
+    rounds_for_precision: int | None = None
     arm_mean: float | None
     baseline_mean: float | None
     reason: str | None
@@ -244,6 +245,7 @@ class Comparison(Answer):
     baseline: str
     primary_metric: str
     rounds_planned: int
+    precision: float | None = None
     method: str | None
     scope: str | None
     estimated: bool

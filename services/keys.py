@@ -111,6 +111,23 @@ def verify(db: Database, token: str, scope: Scope | str, *, experiment_id: str |
         KeyRefused: Unknown, revoked or expired key; the message doesn't say which.
         KeyLacksScope: The key is valid, but not for this.
     """
+    caller = _known(db, token, scope)
+    if caller.experiment_id is not None and caller.experiment_id != experiment_id:
+        raise KeyLacksScope(f"the API key {caller.id} belongs to the job of another experiment")
+    return caller
+
+
+def verify_job(db: Database, token: str) -> Caller:
+    """The job that a token belongs to, whichever experiment's; whoever asks looks at `experiment_id`.
+
+    Raises:
+        KeyRefused: Unknown, revoked or expired token.
+        KeyLacksScope: It is no job's.
+    """
+    return _known(db, token, Scope.INGEST)
+
+
+def _known(db: Database, token: str, scope: Scope | str) -> Caller:
     match = _KEY.match(token)
     with db.read() as session:
         row = session.get(ApiKey, match[1]) if match else None
@@ -122,8 +139,6 @@ def verify(db: Database, token: str, scope: Scope | str, *, experiment_id: str |
     scopes = frozenset(included for held in row.scopes for included in _INCLUDES[Scope(held)])
     if scope not in scopes:
         raise KeyLacksScope(f"the API key {row.id} ({row.name}) opens {row.scopes}; this needs `{scope}`")
-    if row.experiment_id is not None and row.experiment_id != experiment_id:
-        raise KeyLacksScope(f"the API key {row.id} belongs to the job of another experiment")
     return Caller(row.id, row.name, scopes, row.experiment_id)
 
 

@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Request, Response
 from pydantic import ValidationError
 
-from api.auth import authorize_ingest, needs, refusing_groups
+from api.auth import JobDependency, needs, of_experiment, refusing_groups
 from api.bodies import JSON_TYPES, RawBody, check_content_type, invalid_document
 from api.context import ContextDependency
 from api.openapi import problems
@@ -22,9 +22,9 @@ router = APIRouter(prefix="/internal/v1", tags=["internal"])
     openapi_extra=needs("ingest"),
     responses=problems(404, 422),
 )
-def assignment(request: Request, experiment_id: ExperimentId, context: ContextDependency) -> Response:
+def assignment(job: JobDependency, experiment_id: ExperimentId, context: ContextDependency) -> Response:
     """The plan and the runs that are still to be made."""
-    authorize_ingest(request, experiment_id)
+    of_experiment(job, experiment_id)
     return answer(assignments.assignment(context.database, experiment_id, context.settings.data_roots))
 
 
@@ -40,7 +40,7 @@ def assignment(request: Request, experiment_id: ExperimentId, context: ContextDe
     },
     responses=problems(404, 409, 413, 415, 422),
 )
-def events(request: Request, body: RawBody, context: ContextDependency) -> Response:
+def events(request: Request, job: JobDependency, body: RawBody, context: ContextDependency) -> Response:
     """Takes a batch of events; each is stored once, however often it is sent."""
     check_content_type(request, JSON_TYPES)
     try:
@@ -48,7 +48,7 @@ def events(request: Request, body: RawBody, context: ContextDependency) -> Respo
         batch = EventBatch.model_validate_json(body)
     except ValidationError as error:
         raise invalid_document(error) from error
-    authorize_ingest(request, batch.experiment_id)
+    of_experiment(job, batch.experiment_id)
     result = ingest.ingest(context.database, batch)
     context.metrics.ingested(batch, result)
     return answer(result)

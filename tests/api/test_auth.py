@@ -77,7 +77,11 @@ def test_where_keys_are_required_nothing_answers_without_one(start: Start) -> No
 
 @pytest.mark.parametrize(
     ("scope", "opened"),
-    [(Scope.READ, {"read"}), (Scope.SUBMIT, {"read", "submit"}), (Scope.ADMIN, {"read", "submit"})],
+    [
+        (Scope.READ, {"read"}),
+        (Scope.SUBMIT, {"read", "submit"}),
+        (Scope.ADMIN, {"read", "submit", "admin"}),
+    ],
 )
 def test_a_key_opens_its_scopes_and_no_others(start: Start, scope: Scope, opened: set[str]) -> None:
     service = start(require_keys=True)
@@ -86,7 +90,7 @@ def test_a_key_opens_its_scopes_and_no_others(start: Start, scope: Scope, opened
         refused = {path for path, status in statuses.items() if status in (401, 403)}
         if needed in opened:
             assert not refused
-        elif needed in ("read", "submit"):
+        elif needed in ("read", "submit", "admin"):
             assert set(statuses.values()) == {403}
         elif needed == "ingest":
             assert 200 not in statuses.values()
@@ -174,6 +178,30 @@ def test_a_job_may_speak_for_its_own_experiment_only(service: Service) -> None:
     assert service.http.post("/internal/v1/events", json=batch, headers=bearer(token)).status_code == 403
     batch["experiment_id"] = mine
     assert service.http.post("/internal/v1/events", json=batch, headers=bearer(token)).status_code == 200
+
+
+def test_a_job_s_token_opens_nothing_else(start: Start) -> None:
+    service = start()
+    identifier = service.submit()
+    lease = leases.claim(service.database, "test", 30)
+    assert lease is not None
+    token = leases.begin_attempt(service.database, lease).token
+    for needed, statuses in ask_all(service, bearer(token)).items():
+        if needed not in ("nothing", "ingest"):
+            assert set(statuses.values()) == {403}, (needed, statuses)
+    log = service.http.get(f"/v1/experiments/{identifier}/log", headers=bearer(token))
+    assert log.status_code == 403
+
+
+def test_a_stranger_s_events_are_refused_before_they_are_read(service: Service) -> None:
+    """With a body that is no batch at all, which whoever may speak is told, and nobody else."""
+    for token in ("nonsense", "gw_aaaaaaaaaaaaaaaa_" + "a" * 43):
+        response = service.http.post(
+            "/internal/v1/events",
+            content=b"{" * 1_000_000,
+            headers={**bearer(token), "Content-Type": "application/json"},
+        )
+        assert response.status_code == 401
 
 
 def test_a_foreign_page_can_not_submit(service: Service) -> None:

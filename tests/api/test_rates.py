@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from api.rates import REMEMBERED_CALLERS, RateLimiter, TooManyRequests
+from services import keys
 from services.settings import Settings
 from tests.api.serving import FakeBackground, running
 
@@ -62,3 +63,24 @@ def test_too_many_requests_are_a_problem_that_says_when_to_come_back(tmp_path: P
         assert response.json()["code"] == "too-many-requests"
         assert 0 < int(response.headers["Retry-After"]) <= 100
         assert service.http.get("/healthz").status_code == 200
+
+
+def test_guessing_keys_is_limited_by_where_it_comes_from_and_hurts_nobody_with_a_key(tmp_path: Path) -> None:
+    limiter = RateLimiter(requests_per_s=0.01, burst=3)
+    with running(
+        Settings(data_dir=tmp_path, require_keys=True), FakeBackground(), limiter=limiter
+    ) as service:
+        key = keys.create(service.database, "mine", [keys.Scope.READ]).token
+        wrong = {"Authorization": f"Bearer {key[:-4]}AAAA"}
+        statuses = [service.http.get("/v1/queue", headers=wrong).status_code for _ in range(4)]
+        assert statuses == [401, 401, 401, 429]
+        looked = service.http.post("/internal/v1/events", json={}, headers=wrong)
+        assert looked.status_code == 429
+
+
+def test_addresses_that_are_open_to_everyone_are_limited_too(tmp_path: Path) -> None:
+    limiter = RateLimiter(requests_per_s=0.01, burst=2)
+    with running(
+        Settings(data_dir=tmp_path, require_keys=True), FakeBackground(), limiter=limiter
+    ) as service:
+        assert [service.http.get("/readyz").status_code for _ in range(3)] == [200, 200, 429]

@@ -83,14 +83,14 @@ def test_what_is_no_request_is_a_problem_document(service: Service, sent: bytes)
 
 
 def test_a_length_beside_chunks_smuggles_nothing(service: Service) -> None:
-    """What follows the chunks is a request of its own or none, never one that another sender's door has not seen."""
-    smuggled = b"GET /v1/experiments HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    smuggled = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with connected(service) as connection:
         connection.sendall(
             b"POST /v1/queue/resume HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n"
-            b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n0\r\n\r\n" + smuggled
+            b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled
         )
         answer = all_of(connection)
+    assert problem_of(answer)[1]["code"] == "ambiguous-length"
     assert answer.count(b"HTTP/1.1 ") == 1
 
 

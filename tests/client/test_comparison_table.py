@@ -111,6 +111,20 @@ def test_what_is_not_comparable_says_why_and_shows_no_ratio() -> None:
     assert not is_comparable(comparison(("phantom", blocked)))
 
 
+def test_rounds_to_expect_stand_in_one_line() -> None:
+    found = comparison(
+        ("phantom", metric(rounds_for_precision=12)),
+        ("gather", metric(rounds_for_precision=4)),
+        ("low-rank", metric()),
+    )
+    text = printed(found.model_copy(update={"precision": 0.02}))
+    assert "rounds to expect for ± 2 %: phantom 12, gather 4\n" in text
+    assert "rounds to expect" not in printed(found)
+    assert "rounds to expect" not in printed(
+        comparison(("low-rank", metric())).model_copy(update={"precision": 0.02})
+    )
+
+
 def test_a_running_experiments_answer_is_said_to_be_unfinished() -> None:
     assert "may still change" in printed(comparison(("phantom", metric()), final=False))
     assert "may still change" not in printed(comparison(("phantom", metric())))
