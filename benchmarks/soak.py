@@ -104,8 +104,7 @@ class Soak:
                     self._fault(ended)
                     next_fault_s = time.monotonic() + self._until_next_fault_s()
                 time.sleep(0.2)
-            self.bench.wait_until(lambda: self._ended() == len(self.accepted), "end of the last experiments")
-            self._sample(self._ended())
+            self.bench.wait_until(self._all_ended, "end of the last experiments")
             self.bench.settled(self.accepted)
         except AssertionError as error:
             problem = str(error)[:10_000]
@@ -167,6 +166,11 @@ class Soak:
         self.bench.start(**SETTINGS)
         with self.bench.database.read() as session:
             self.accepted = list(session.scalars(select(Experiment.id)))
+
+    def _all_ended(self) -> bool:
+        ended = self._ended()
+        self._sample(ended)
+        return ended == len(self.accepted)
 
     def _ended(self) -> int:
         with self.bench.database.read() as session:

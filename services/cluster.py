@@ -258,6 +258,18 @@ class Cluster:
         return told
 
 
+class AbsentCluster(Cluster):
+    """In place of a cluster that is not there (yet): no request gets an answer."""
+
+    def __init__(self, why: str) -> None:
+        """Args: why there is none, in one sentence."""
+        super().__init__("http://absent.invalid", None)
+        self._why = why
+
+    def _send(self, method: str, path: str, **_options: Any) -> Answer:
+        raise ClusterUnreachable(f"no {method} {path}: {self._why}")
+
+
 def _storable(text: str) -> str:
     """Text that every database takes: a log may hold anything, NUL and half characters too."""
     return text.replace("\x00", "\ufffd").encode(errors="replace").decode()

@@ -15,7 +15,7 @@ from pathlib import Path
 from phantom_core.checks import Capacity
 from phantom_core.protocol import Reason
 from services import groups, heartbeats, housekeeping, job_logs, leases
-from services.cluster import FINAL_STATES, Cluster, ClusterError
+from services.cluster import FINAL_STATES, AbsentCluster, Cluster, ClusterError
 from services.database import Database
 from services.errors import ServiceError
 from services.following import STOP_AGAIN_S, Follower
@@ -120,9 +120,9 @@ class Dispatcher:
         assert self._db is not None
         self._tell_heartbeat(self._db)
         self._renew(self._db)
-        cluster = self._cluster
-        if cluster is None:
-            return
+        present = self._cluster
+        # What is under way must end in time, and what somebody left be taken over, with or without a cluster.
+        cluster = present or AbsentCluster(self._problem or "there is no cluster")
         for identifier, follower in list(self._followers.items()):
             if self._stop.is_set():
                 return
@@ -131,14 +131,21 @@ class Dispatcher:
             self._renew(self._db)
             if identifier in self._followers:
                 self._step(identifier, follower, cluster)
-        if len(self._followers) < self._settings.ray_max_active and self._problem is None:
+        if len(self._followers) < self._settings.ray_max_active:
             own = {follower.lease.token for follower in self._followers.values()}
             watched = self._others.look(self._db, own)
-            lease = leases.claim(self._db, self._owner, self._settings.lease_ttl_s, watched)
+            lease = leases.claim(
+                self._db,
+                self._owner,
+                self._settings.lease_ttl_s,
+                watched,
+                from_queue=present is not None and self._problem is None,
+            )
             if lease is not None:
                 self._follow(self._db, lease)
 
-        self._look_after_groups(self._db, cluster)
+        if present is not None:
+            self._look_after_groups(self._db, present)
 
     def _look_after_groups(self, db: Database, cluster: Cluster) -> None:
         """Ends groups that should have ended by themselves, and forgets those that have."""

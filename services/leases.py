@@ -82,7 +82,9 @@ class FollowView:
     """The moment, by the clock that the times above were taken from."""
 
 
-def claim(db: Database, owner: str, ttl_s: float, watched: Watched = NOTHING_SEEN) -> Lease | None:
+def claim(
+    db: Database, owner: str, ttl_s: float, watched: Watched = NOTHING_SEEN, *, from_queue: bool = True
+) -> Lease | None:
     """Takes an experiment to work on.
 
     First one whose dispatcher went silent (it may hold boards), then the queue: higher priority first,
@@ -93,6 +95,7 @@ def claim(db: Database, owner: str, ttl_s: float, watched: Watched = NOTHING_SEE
         owner: Name of this dispatcher, unique among all processes.
         ttl_s: Seconds until the lease runs out unless renewed.
         watched: What this dispatcher has seen of leases, which outdoes their moments.
+        from_queue: Whether something new may be begun; what was left by others is taken over anyway.
 
     Returns:
         The lease; None if there is nothing to do, or the queue is paused and nothing to take over.
@@ -100,7 +103,7 @@ def claim(db: Database, owner: str, ttl_s: float, watched: Watched = NOTHING_SEE
     with db.write() as session:
         moment = now(session)
         experiment = next_abandoned(session, moment, watched)
-        if experiment is None and not queue_is_paused(session):
+        if experiment is None and from_queue and not queue_is_paused(session):
             experiment = next_queued(session, moment)
         if experiment is None:
             return None

