@@ -2,7 +2,7 @@
 
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,21 +58,16 @@ class FaultBench:
     def port_of(self, name: str) -> int:
         return self.ports.setdefault(name, free_port())
 
-    def start(
-        self, name: str = "a", *, module: str = "api", has_cluster: bool = True, **settings: str
-    ) -> RunningService:
+    def start(self, name: str = "a", *, module: str = "api", **settings: str) -> RunningService:
         """Starts a service, or the same one again: at the same address, on the same database."""
-        folder = self.folder / name
-        folder.mkdir(exist_ok=True)
-        chosen = QUICK | {"GHOSTWATT_DATABASE_URL": self.url, "GHOSTWATT_RAY_ADDRESS": self.head.url}
-        if self.service_url is not None:
-            chosen["GHOSTWATT_SERVICE_URL"] = self.service_url
-        service = start_service(folder, self.port_of(name), module, **chosen | settings)
-        self.services[name] = service
-        if has_cluster:
-            service.wait_until_ready()
-        else:
-            wait_until(service.is_degraded, READY_S, "a service without a cluster", service.tell)
+        service = self._start(name, module, settings)
+        service.wait_until_ready()
+        return service
+
+    def start_without_a_cluster(self, name: str = "a", **settings: str) -> RunningService:
+        """The same while no head answers."""
+        service = self._start(name, "api", settings)
+        wait_until(service.is_degraded, READY_S, "a service without a cluster", service.tell)
         return service
 
     def kill(self, name: str = "a") -> None:
@@ -147,6 +142,15 @@ class FaultBench:
 
     def tell(self) -> str:
         return self.head.tell() + "".join(f"\n--- {name}\n{it.tell()}" for name, it in self.services.items())
+
+    def _start(self, name: str, module: str, settings: Mapping[str, str]) -> RunningService:
+        folder = self.folder / name
+        folder.mkdir(exist_ok=True)
+        chosen = QUICK | {"GHOSTWATT_DATABASE_URL": self.url, "GHOSTWATT_RAY_ADDRESS": self.head.url}
+        if self.service_url is not None:
+            chosen["GHOSTWATT_SERVICE_URL"] = self.service_url
+        self.services[name] = start_service(folder, self.port_of(name), module, **chosen | dict(settings))
+        return self.services[name]
 
     def _lease(self, identifier: str) -> object:
         with self.database.read() as session:

@@ -68,7 +68,7 @@ def test_with_service_and_head_killed_and_the_head_gone_for_good_what_ran_ends_a
             bench.wait_for_state(identifier, ExperimentState.RUNNING)
         bench.kill()
         bench.head.kill()
-    service = bench.start(has_cluster=False, GHOSTWATT_SILENCE_DEADLINE_S="4")
+    service = bench.start_without_a_cluster(GHOSTWATT_SILENCE_DEADLINE_S="4")
     service.post(f"/v1/experiments/{ids[1]}/cancel")
     assert bench.settled(ids) == [("lost", "deadline"), ("cancelled", "cancelled_by_user")]
 
