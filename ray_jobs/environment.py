@@ -1,10 +1,14 @@
 """What the service tells a job through its environment: whom to report to, as whom, about what."""
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 
 from phantom_core.protocol import JobVariable
+
+RAY_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""Variable in which Ray's job server gives a driver the job's `runtime_env`."""
 
 _SAFE_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _SAFE_GROUP_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,119}")  # an experiment's, with the attempt's number
@@ -78,6 +82,28 @@ class GroupEnvironment:
             JobVariable.GROUP_ID.value: self.group_id,
             JobVariable.GROUP_TOKEN.value: self.token,
         }
+
+
+def keep_to_this_process(environment: MutableMapping[str, str]) -> None:
+    """Takes the job's variables out of what the driver's actors inherit, and out of the driver's own environment.
+
+    Ray hands a job's `runtime_env` on to every actor of it. These need none of ours: ranks and samplers are given
+    addresses and tokens as arguments. And actors that ask for no environment of their own take processes that Ray has
+    started already, instead of waiting for new ones.
+
+    Args:
+        environment: The driver's, before `ray.init`.
+    """
+    for name in JobVariable:
+        environment.pop(name.value, None)
+    if RAY_JOB_CONFIG not in environment:
+        return
+    config = json.loads(environment[RAY_JOB_CONFIG])
+    runtime_env = config.get("runtime_env") or {}
+    variables = runtime_env.pop("env_vars", None) or {}
+    left = {name: value for name, value in variables.items() if name not in set(JobVariable)}
+    config["runtime_env"] = runtime_env | ({"env_vars": left} if left else {})
+    environment[RAY_JOB_CONFIG] = json.dumps(config)
 
 
 def _read(environment: Mapping[str, str], *names: JobVariable) -> list[str]:

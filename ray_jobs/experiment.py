@@ -3,7 +3,8 @@
 Fetches the assignment, starts one worker group as large as the largest arm, waits for it, and says how it
 ended. The group may make further experiments, of which this process knows nothing (`rank_entry`). Neither this
 process nor Ray Train's controller loads torch: only the ranks do, which saves seconds of every start (so
-`DataParallelTrainer`, which `TorchTrainer` extends, and process groups made by the ranks themselves).
+`DataParallelTrainer`, which `TorchTrainer` extends, and process groups made by the ranks themselves). Ray is
+told of the job before Ray Train is loaded: it starts workers meanwhile.
 """
 
 import logging
@@ -11,18 +12,19 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
+from typing import TYPE_CHECKING
 
 import ray
-import ray.train
-from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from phantom_core.protocol import Assignment, GroupEnded, Reason
 from phantom_core.tasks import TaskError
-from ray_jobs.environment import GroupEnvironment, JobEnvironment, JobError
+from ray_jobs.environment import GroupEnvironment, JobEnvironment, JobError, keep_to_this_process
 from ray_jobs.group import tell_end
-from ray_jobs.rank_entry import rank_main
 from ray_jobs.reporter import fetch_assignment
+
+if TYPE_CHECKING:
+    from ray_jobs.lean_trainer import LeanTrainer
 
 log = logging.getLogger(__name__)
 
@@ -31,11 +33,12 @@ LAST_WORD_S = 120.0
 LONGEST_MESSAGE = 2_000
 
 
-def main(environment: Mapping[str, str] = os.environ) -> int:
+def main(environment: MutableMapping[str, str] = os.environ) -> int:
     """Runs the job; the exit code is Ray's verdict on it (0: every run was made, however it ended)."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     try:
         job, group = JobEnvironment.read(environment), GroupEnvironment.read(environment)
+        keep_to_this_process(environment)
         assignment = fetch_assignment(job)
     except JobError as error:
         log.error("%s", error)
@@ -78,12 +81,17 @@ def _judged(error: Exception) -> tuple[Reason, str]:
 
 def _trainer(
     job: JobEnvironment, group: GroupEnvironment, assignment: Assignment, storage: str
-) -> DataParallelTrainer:
+) -> "LeanTrainer":
+    import ray.train
+
+    from ray_jobs.lean_trainer import LeanTrainer
+    from ray_jobs.rank_entry import rank_main
+
     resources = assignment.plan.spec.resources
     ranks = assignment.plan.world_size
     gpus = ray.cluster_resources().get("GPU", 0)
     use_gpu = resources.device == "cuda" or (resources.device == "auto" and gpus >= ranks)
-    return DataParallelTrainer(
+    return LeanTrainer(
         rank_main,
         train_loop_config={
             "job": job.variables(),
