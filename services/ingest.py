@@ -136,9 +136,10 @@ def _work_out(session: Session, experiment: Experiment, touched: Touched) -> Non
     new_ends = [attempt for attempt, _ in ended if (attempt.run_key, attempt.attempt) in touched.ends]
     look(session, experiment, [*near, *windows_of(session, new_ends)])
     for attempt, run in ended:
-        summaries.spent(session, experiment, attempt, run)
+        windows = windows_of(session, [attempt])
+        summaries.spent(session, experiment, attempt, run, windows)
         if attempt.attempt == run.attempt:
-            summaries.summarise(session, experiment, run)
+            summaries.summarise(session, experiment, run, windows)
         experiment.compared_at = None
     session.flush()
 

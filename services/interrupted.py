@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from phantom_core.meters.integration import integrate_power
 from services.tables import Attempt, PowerSample, Run, Window
+from services.window_rows import WindowRow
 from services.window_samples import Seen, Span
 
 
@@ -24,7 +25,7 @@ def interrupted_energy(
     session: Session,
     run: Run,
     attempt: Attempt,
-    windows: Sequence[Window],
+    windows: Sequence[WindowRow],
     devices: Collection[int],
     rate_hz: float,
 ) -> tuple[float | None, str | None]:

@@ -18,6 +18,7 @@ from phantom_core.protocol import RunFinished
 from phantom_core.spec import MeasurementSpec
 from services.interrupted import interrupted_energy, is_cut_off
 from services.tables import Arm, Attempt, Device, Experiment, ExperimentAttempt, Run, Window
+from services.window_rows import WindowRow, window_rows
 from services.window_samples import look, windows_of
 from services.window_sums import Sum, distinct, energy_or_integral, sum_over, total_energy
 
@@ -25,16 +26,22 @@ LOST_AFTER_S = 2.0
 """Windows at least this long without a single power sample mean that the sampler was gone."""
 
 
-def summarise(session: Session, experiment: Experiment, run: Run) -> None:
+def summarise(session: Session, experiment: Experiment, run: Run, windows: Sequence[WindowRow]) -> None:
     """Fills in a run's summary from the rows of its current attempt.
 
     Does nothing before the job said how the run ended.
+
+    Args:
+        session: A write session.
+        experiment: Whose run it is.
+        run: The run.
+        windows: All windows of its current attempt, as they are after samples were looked at.
     """
     attempt = session.get(Attempt, (run.key, run.attempt))
     if attempt is None or attempt.finish is None:
         return
     finish = RunFinished.model_validate(attempt.finish)
-    windows = distinct(_windows(session, run))
+    windows = distinct(windows)
     charged = [window for window in windows if window.charged]
     devices = _devices_of_arm(session, run, attempt) | {window.device_key for window in charged}
     training = sum_over([window for window in charged if window.phase == "training"], devices)
@@ -79,10 +86,19 @@ def summarise(session: Session, experiment: Experiment, run: Run) -> None:
     run.flags = ordered(flags | ({Flag.FROM_STEADY} if from_steady else set()))
 
 
-def spent(session: Session, experiment: Experiment, attempt: Attempt, run: Run) -> None:
-    """Fills in what one attempt has used so far over the arm's boards, whatever became of it."""
-    windows = distinct(_windows(session, run, attempt.attempt))
-    charged = [window for window in windows if window.charged]
+def spent(
+    session: Session, experiment: Experiment, attempt: Attempt, run: Run, windows: Sequence[WindowRow]
+) -> None:
+    """Fills in what one attempt has used so far over the arm's boards, whatever became of it.
+
+    Args:
+        session: A write session.
+        experiment: Whose run it is.
+        attempt: The attempt.
+        run: Its run.
+        windows: All windows of the attempt, as they are after samples were looked at.
+    """
+    charged = [window for window in distinct(windows) if window.charged]
     attempt.energy_mj, attempt.energy_reason = energy_or_integral(charged)
     attempt.energy_interrupted_mj = None
     if is_cut_off(attempt):
@@ -97,7 +113,7 @@ def spent(session: Session, experiment: Experiment, attempt: Attempt, run: Run) 
 def cut_off(session: Session, experiment: Experiment, attempt: Attempt, run: Run) -> None:
     """The same for an attempt that has just been given up, of whose windows the samples were not looked at yet."""
     look(session, experiment, windows_of(session, [attempt]))
-    spent(session, experiment, attempt, run)
+    spent(session, experiment, attempt, run, windows_of(session, [attempt]))
 
 
 def ordered(flags: Iterable[str]) -> list[str]:
@@ -141,14 +157,6 @@ def name_of(value: float) -> str:
     return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
 
 
-def _windows(session: Session, run: Run, attempt: int | None = None) -> Sequence[Window]:
-    return session.scalars(
-        select(Window).where(
-            Window.run_key == run.key, Window.attempt == (run.attempt if attempt is None else attempt)
-        )
-    ).all()
-
-
 def _devices_of_arm(session: Session, run: Run, attempt: Attempt) -> set[int]:
     """The boards that an arm used in an attempt: those of its ranks, the first of the worker group."""
     arm = session.get_one(Arm, run.arm_key)
@@ -166,13 +174,12 @@ def _idle_power(
 ) -> tuple[float | None, frozenset[str]]:
     """Idle power of the boards together, milliwatts: the mean of before the first round and after the last."""
     windows = distinct(
-        session.scalars(
-            select(Window).where(
-                Window.experiment_id == experiment.id,
-                Window.phase.in_(["idle_before", "idle_after"]),
-                Window.experiment_attempt == experiment_attempt,
-                Window.device_key.in_(devices),
-            )
+        window_rows(
+            session,
+            Window.experiment_id == experiment.id,
+            Window.phase.in_(["idle_before", "idle_after"]),
+            Window.experiment_attempt == experiment_attempt,
+            Window.device_key.in_(devices),
         )
     )
     flags = frozenset(
@@ -246,7 +253,7 @@ def _on_gpu(session: Session, run: Run) -> bool:
     )
 
 
-def _energy(charged: Sequence[Window], phase: str) -> float | None:
+def _energy(charged: Sequence[WindowRow], phase: str) -> float | None:
     return total_energy([window for window in charged if window.phase == phase])
 
 

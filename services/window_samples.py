@@ -5,21 +5,21 @@ arrives, so that neither a long run nor a late block costs more than it brings.
 """
 
 import math
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from operator import attrgetter
-from typing import Self
+from dataclasses import dataclass
+from operator import attrgetter, itemgetter
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import select
+from sqlalchemy import bindparam, select, update
 from sqlalchemy.orm import Session
 
 from phantom_core.flags import Flag
 from phantom_core.meters.base import PowerMethod
 from phantom_core.meters.company import OwnProcesses, state_flags
-from phantom_core.meters.integration import SENSOR_PERIOD_S, integrate_power, sensor_period_s
+from phantom_core.meters.integration import SENSOR_PERIOD_S, sensor_period_s
+from phantom_core.meters.window_integrals import integrate_windows
 from phantom_core.protocol import BoardState
 from services.power_blocks import LONGEST_BLOCK_S, joined, unpack
 from services.tables import (
@@ -31,6 +31,9 @@ from services.tables import (
     PowerSample,
     Window,
 )
+from services.window_rows import WindowRow, window_rows
+
+T = TypeVar("T")
 
 MARGIN_S = 5.0
 """Seconds around a window in which samples still matter: the edges are interpolated between two."""
@@ -42,8 +45,7 @@ ONE_RANK = OwnProcesses(1)
 """Who is taken to be on a device of which no rank has told yet."""
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     """Stretch of one device's time in which something new arrived."""
 
     device_key: int
@@ -51,63 +53,62 @@ class Span:
     start_s: float
     end_s: float
 
-    def covers(self, other: "Span") -> bool:
-        """Whether the other lies wholly in this one."""
-        same = (self.device_key, self.experiment_attempt) == (other.device_key, other.experiment_attempt)
-        return same and self.start_s <= other.start_s and other.end_s <= self.end_s
 
-
-def windows_near(session: Session, spans: Iterable[Span]) -> list[Window]:
+def windows_near(session: Session, spans: Iterable[Span]) -> list[WindowRow]:
     """The windows of ended attempts that the spans lie in or near, each once."""
-    found: dict[int, Window] = {}
-    for span in _merged(spans):
-        near = session.scalars(
-            select(Window)
-            .join(Attempt, (Attempt.run_key == Window.run_key) & (Attempt.attempt == Window.attempt))
-            .where(
-                Window.device_key == span.device_key,
-                Window.experiment_attempt == span.experiment_attempt,
-                Window.started_monotonic_s <= span.end_s + MARGIN_S,
-                Window.started_monotonic_s + Window.duration_s >= span.start_s - MARGIN_S,
-                Attempt.outcome.is_not(None),
-            )
+    found: dict[int, WindowRow] = {}
+    for span, _ in _merged((span, span) for span in spans):
+        near = window_rows(
+            session,
+            Attempt.run_key == Window.run_key,
+            Attempt.attempt == Window.attempt,
+            Attempt.outcome.is_not(None),
+            Window.device_key == span.device_key,
+            Window.experiment_attempt == span.experiment_attempt,
+            Window.started_monotonic_s <= span.end_s + MARGIN_S,
+            Window.started_monotonic_s + Window.duration_s >= span.start_s - MARGIN_S,
         )
         found.update((window.key, window) for window in near)
     return [found[key] for key in sorted(found)]
 
 
-def windows_of(session: Session, attempts: Iterable[Attempt]) -> list[Window]:
+def windows_of(session: Session, attempts: Iterable[Attempt]) -> list[WindowRow]:
     """All windows of some attempts."""
     return [
         window
         for attempt in attempts
-        for window in session.scalars(
-            select(Window).where(Window.run_key == attempt.run_key, Window.attempt == attempt.attempt)
+        for window in window_rows(
+            session, Window.run_key == attempt.run_key, Window.attempt == attempt.attempt
         )
     ]
 
 
-def look(session: Session, experiment: Experiment, windows: Sequence[Window]) -> None:
-    """Works out what samplers saw during each window.
+def look(session: Session, experiment: Experiment, windows: Iterable[WindowRow]) -> None:
+    """Works out and writes down what samplers saw during each window.
 
     Args:
         session: A write session.
         experiment: Whose windows they are.
-        windows: Which.
+        windows: Which; one that is there twice is looked at once.
     """
-    if not windows:
-        return
-    rate_hz = experiment.sample_rate_hz
-    ranks = _ranks_by_device(session, experiment)
-    spans = _merged(_span(window) for window in windows)
     by_key = {window.key: window for window in windows}
-    for span in spans:
-        seen = Seen.in_span(session, span)
-        for window in by_key.values():
-            if span.covers(_span(window)):
-                own = ranks.get((window.experiment_attempt, window.device_key), ONE_RANK)
-                seen.into(window, rate_hz, own)
-    session.flush()
+    if not by_key:
+        return
+    ranks = _ranks_by_device(session, experiment)
+    changed: list[dict[str, object]] = []
+    for span, inside in _merged((_span(window), window) for window in by_key.values()):
+        own = ranks.get((span.experiment_attempt, span.device_key), ONE_RANK)
+        seen = Seen.in_span(session, span).during(inside, experiment.sample_rate_hz, own)
+        changed += [
+            {"window_key": window.key, **values}
+            for window, values in zip(inside, seen, strict=True)
+            if any(getattr(window, name) != value for name, value in values.items())
+        ]
+    if changed:
+        # One statement for all of them: what is read of windows is read anew, so the session needn't know.
+        columns: dict[str, Any] = {name: bindparam(name) for name in changed[0] if name != "window_key"}
+        statement = update(Window).where(Window.key == bindparam("window_key")).values(columns)
+        session.connection().execute(statement, changed)
 
 
 @dataclass(frozen=True)
@@ -169,44 +170,64 @@ class Seen:
         first, last = np.searchsorted(self.monotonic_s, [start_s, end_s])
         return np.column_stack((self.monotonic_s[first:last], self.power_mw[first:last]))
 
-    def into(self, window: Window, rate_hz: float, own: OwnProcesses) -> None:
-        """Fills in what was seen during a window."""
-        start_s, end_s = window.started_monotonic_s, window.started_monotonic_s + window.duration_s
-        samples = self.table(start_s - MARGIN_S, end_s + MARGIN_S)
-        integral = integrate_power(
-            samples, start_s, end_s, rate_hz=rate_hz, sensor_period_s=self.look_back_s(rate_hz)
+    def during(
+        self, windows: Sequence[WindowRow], rate_hz: float, own: OwnProcesses
+    ) -> list[dict[str, object]]:
+        """What was seen during each of the windows, by name of the column that holds it."""
+        starts_s = np.array([window.started_monotonic_s for window in windows])
+        ends_s = np.array([window.ended_monotonic_s for window in windows])
+        integrals = integrate_windows(
+            self.table(),
+            starts_s,
+            ends_s,
+            margin_s=MARGIN_S,
+            rate_hz=rate_hz,
+            sensor_period_s=self.look_back_s(rate_hz),
         )
-        window.integral_mj = integral.energy_mj
-        window.integral_uncertainty_mj = integral.uncertainty_mj
-        window.sample_count = integral.sample_count
-        window.largest_gap_s = integral.largest_gap_s
-        flags = set(integral.flags) if len(samples) else set()
-        # By bisection: a long run has as many states as windows, and would look at each for each.
-        first = bisect_left(self.states, start_s, key=attrgetter("monotonic_s"))
-        last = bisect_right(self.states, end_s, key=attrgetter("monotonic_s"))
-        flags.update(state_flags(self.states[first:last], own))
-        window.seen_flags = [flag.value for flag in Flag if flag in flags] or None
+        low, high = np.searchsorted(self.monotonic_s, [starts_s - MARGIN_S, ends_s + MARGIN_S])
+        state_times = np.array([state.monotonic_s for state in self.states])
+        first, last = np.searchsorted(state_times, starts_s), np.searchsorted(state_times, ends_s, "right")
+        return [
+            {
+                "integral_mj": integral.energy_mj,
+                "integral_uncertainty_mj": integral.uncertainty_mj,
+                "sample_count": integral.sample_count,
+                "largest_gap_s": integral.largest_gap_s,
+                "seen_flags": _in_order(
+                    *(integral.flags if has_samples else ()),
+                    *state_flags(self.states[first_state:last_state], own),
+                ),
+            }
+            for integral, has_samples, first_state, last_state in zip(
+                integrals, (high > low).tolist(), first.tolist(), last.tolist(), strict=True
+            )
+        ]
 
 
-def _span(window: Window) -> Span:
-    start_s = window.started_monotonic_s
-    return Span(window.device_key, window.experiment_attempt, start_s, start_s + window.duration_s)
+def _in_order(*flags: Flag) -> list[str] | None:
+    return [flag.value for flag in Flag if flag in flags] or None if flags else None
 
 
-def _merged(spans: Iterable[Span]) -> list[Span]:
-    """Spans that touch or nearly do as one, so that many small ones cost one look."""
-    merged: list[Span] = []
-    key = attrgetter("device_key", "experiment_attempt", "start_s", "end_s")
-    for span in sorted(spans, key=key):
-        last = merged[-1] if merged else None
+def _span(window: WindowRow) -> Span:
+    return Span(
+        window.device_key, window.experiment_attempt, window.started_monotonic_s, window.ended_monotonic_s
+    )
+
+
+def _merged(spans: Iterable[tuple[Span, T]]) -> list[tuple[Span, list[T]]]:
+    """Spans that touch or nearly do as one, with what is in them, so that many small ones cost one look."""
+    merged: list[tuple[Span, list[T]]] = []
+    for span, member in sorted(spans, key=itemgetter(0)):
+        last, members = merged[-1] if merged else (None, [])
         if (
             last is not None
             and (last.device_key, last.experiment_attempt) == (span.device_key, span.experiment_attempt)
             and span.start_s <= last.end_s + MERGED_WITHIN_S
         ):
-            merged[-1] = replace(last, end_s=max(last.end_s, span.end_s))
+            members.append(member)
+            merged[-1] = (last._replace(end_s=max(last.end_s, span.end_s)), members)
         else:
-            merged.append(span)
+            merged.append((span, [member]))
     return merged
 
 

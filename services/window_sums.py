@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from phantom_core.flags import Flag
-from services.tables import Window
+from services.window_rows import WindowRow
 
 MIXED = "mixed"
 """Method or scope of a figure whose windows differ in it."""
@@ -42,15 +42,15 @@ class Sum:
         )
 
 
-def distinct(windows: Iterable[Window]) -> list[Window]:
+def distinct(windows: Iterable[WindowRow]) -> list[WindowRow]:
     """One window for each phase, number and device: a known energy before an unknown one, then by source."""
-    best: dict[tuple[str, int, int], Window] = {}
+    best: dict[tuple[str, int, int], WindowRow] = {}
     for window in sorted(windows, key=lambda each: (each.energy_mj is None, each.source, each.seq)):
         best.setdefault((window.phase, window.number, window.device_key), window)
     return sorted(best.values(), key=lambda each: (each.phase, each.number, each.device_key))
 
 
-def sum_over(windows: Sequence[Window], devices: set[int]) -> Sum:
+def sum_over(windows: Sequence[WindowRow], devices: set[int]) -> Sum:
     """Common windows over all of the devices.
 
     Args:
@@ -94,12 +94,12 @@ def sum_over(windows: Sequence[Window], devices: set[int]) -> Sum:
     return whole
 
 
-def total_energy(windows: Sequence[Window]) -> float | None:
+def total_energy(windows: Sequence[WindowRow]) -> float | None:
     """Millijoules of all the windows; None without any, or if one is unread."""
     return _added(window.energy_mj for window in windows) if windows else None
 
 
-def energy_or_integral(windows: Sequence[Window]) -> tuple[float | None, str | None]:
+def energy_or_integral(windows: Sequence[WindowRow]) -> tuple[float | None, str | None]:
     """Millijoules of all the windows, the integral of power standing for those that the meter could not resolve.
 
     Returns:

@@ -85,7 +85,7 @@ def integrate_power(
         The energy, its bound, and how well the window was seen.
     """
     duration_s = end_monotonic_s - start_monotonic_s
-    times, powers = _usable(samples)
+    times, powers = usable_samples(samples)
     first, last = np.searchsorted(times, start_monotonic_s), np.searchsorted(times, end_monotonic_s, "right")
     inside = max(0, int(last - first))
     if not (math.isfinite(duration_s) and duration_s > 0):
@@ -141,7 +141,7 @@ class _Pieces:
     """Between the two samples, or between a sample and the edge to which it is held."""
 
 
-def _usable(
+def usable_samples(
     samples: Iterable[tuple[float, float | None]] | NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Times and powers in order, each time once (the last of several), without what is no sample."""
