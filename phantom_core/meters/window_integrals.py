@@ -80,13 +80,12 @@ def _plain(
     first, last = np.searchsorted(times, starts_s), np.searchsorted(times, ends_s, "right")
     with np.errstate(invalid="ignore"):
         lasting = np.isfinite(ends_s - starts_s) & (ends_s > starts_s)
-    # One sample beyond the neighbours of either edge, as far as there are any, tells their changes.
-    reaches = (first - 1 >= low) & (last < high)
     first_piece, last_piece = np.maximum(first - 1, 0), np.minimum(last, len(pauses))
     unbroken = gaps_before[last_piece] == gaps_before[first_piece]
-    # A neighbour that the margin cuts off would change what `integrate_power` takes for the largest change.
-    inner = ((low == 0) | (low <= first - 2)) & ((high == len(times)) | (high >= last + 2))
-    return np.flatnonzero(lasting & reaches & unbroken & inner)
+    # A neighbour that the margin cuts off would change what `integrate_power` takes for the largest change. Which way
+    # a window is worked out depends on nothing beyond its margins, so that the last digit doesn't, either.
+    inner = (low <= first - 2) & (high >= last + 2)
+    return np.flatnonzero(lasting & unbroken & inner)
 
 
 def _portions(

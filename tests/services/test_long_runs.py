@@ -17,6 +17,8 @@ from services.window_samples import MARGIN_S, look, windows_of
 from tests.services.simulated_job import Figures, SimulatedJob, begun, deliver, spec
 
 BOARDS = 2
+AT_ONCE = 1_000
+"""Events in a batch."""
 
 
 def long_run(
@@ -31,9 +33,10 @@ def long_run(
     _, _, job = begun(database, experiment)
     figures = Figures(windows=count, steps=count, window_s=0.4)
     events = [change(each) for each in [*job.started(), *job.run(job.assignment.runs[0], figures)]]
-    for first in range(0, len(events) - 1, 5_000):
-        deliver(database, job, events[first : min(first + 5_000, len(events) - 1)])
-    return job, events[-1:]
+    *events, end = events
+    for first in range(0, len(events), AT_ONCE):
+        deliver(database, job, events[first : first + AT_ONCE])
+    return job, [end]
 
 
 @contextmanager

@@ -94,6 +94,18 @@ def test_portions_that_fit_into_memory_change_nothing(monkeypatch: pytest.Monkey
     assert together(samples, starts_s, ends_s) == whole
 
 
+def test_what_lies_beyond_the_margins_does_not_touch_the_last_digit() -> None:
+    samples = trace(5)
+    starts_s, ends_s = windows(5, samples)
+    whole = together(samples, starts_s, ends_s)
+    for index in range(0, 400, 7):
+        start_s, end_s = starts_s[index], ends_s[index]
+        near = (samples[:, 0] >= start_s - MARGIN_S) & (samples[:, 0] < end_s + MARGIN_S)
+        assert together(samples[near], starts_s[index : index + 1], ends_s[index : index + 1]) == [
+            whole[index]
+        ]
+
+
 @pytest.mark.parametrize("samples", [np.zeros((0, 2)), np.array([[100.0, 5.0]])])
 def test_too_few_samples_make_no_integral(samples: NDArray[np.float64]) -> None:
     (integral,) = together(samples, np.array([99.0]), np.array([101.0]))
