@@ -5,6 +5,7 @@ from typing import Any
 
 from sqlalchemy import select
 
+from services import moves, rounds
 from services.database import Database
 from services.tables import (
     Arm,
@@ -20,6 +21,8 @@ from services.tables import (
     Window,
 )
 
+OF_THE_SERVICE = {moves.SERVICE, rounds.SOURCE}
+"""Who writes lines of the log when the service's clock says so."""
 SERVICE_CLOCK = {
     "submitted_at",
     "leased_at",
@@ -63,7 +66,9 @@ def snapshot(db: Database, experiment_id: str) -> dict[str, list[str]]:
             ),
             Event: list(
                 session.scalars(
-                    select(Event).where(Event.experiment_id == experiment_id, Event.source != "service")
+                    select(Event).where(
+                        Event.experiment_id == experiment_id, Event.source.not_in(OF_THE_SERVICE)
+                    )
                 )
             ),
         }
