@@ -23,7 +23,6 @@ from phantom_core.checks import Capacity
 JobState = Literal["PENDING", "RUNNING", "STOPPED", "SUCCEEDED", "FAILED"]
 FINAL_STATES: frozenset[str] = frozenset({"STOPPED", "SUCCEEDED", "FAILED"})
 REQUEST_TIMEOUT_S = 10.0
-LOG_TAIL_CHARACTERS = 2_000
 MOST_BYTES = 64 * 2**20
 """Longest answer that is read; a job's log has no limit of its own."""
 BAD_GATEWAY = frozenset({502, 503, 504})
@@ -141,13 +140,6 @@ class Cluster:
         answer = self._send("POST", f"/api/jobs/{job_id}/stop")
         if not self._unknown(answer, job_id):
             self._parsed(answer)
-
-    def log_tail(self, job_id: str) -> str:
-        """The last lines that a job's driver printed; empty if they can't be had."""
-        try:
-            return (self.log(job_id) or "")[-LOG_TAIL_CHARACTERS:]
-        except ClusterError:
-            return ""
 
     def log(self, job_id: str) -> str | None:
         """All that a job's driver printed so far; None if Ray does not know the job.

@@ -18,9 +18,9 @@ from datetime import datetime
 
 from phantom_core.checks import Capacity, check
 from phantom_core.plan import Plan, make_plan
-from phantom_core.protocol import JOB_LOG_LINE, JobVariable, Reason
+from phantom_core.protocol import JobVariable, Reason
 from phantom_core.spec import ExperimentSpec
-from services import groups, leases
+from services import groups, job_logs, leases
 from services.cluster import (
     FINAL_STATES,
     Cluster,
@@ -34,6 +34,7 @@ from services.errors import LeaseLost
 from services.event_limits import text
 from services.groups import Shape
 from services.leases import FollowView, IngestToken, Lease
+from services.log_shares import share_of
 from services.settings import Settings
 from services.standing import Standing
 from services.states import ExperimentState
@@ -41,6 +42,8 @@ from services.tables import Experiment
 
 log = logging.getLogger(__name__)
 
+LOG_TAIL_CHARACTERS = 2_000
+"""Most of a log that a message quotes."""
 LATE_EVENTS_S = 15.0
 """Seconds that the last events of an ended job may take to arrive before its end is judged without them."""
 STOP_AGAIN_S = 30.0
@@ -180,7 +183,11 @@ class Follower:
         if self._token is None or self._token.attempt != view.attempt:
             if not view.handovers_lost and self._settings.keep_group_s > 0:
                 group_id = leases.begin_warm_attempt(self._db, self.lease, shape, cluster.dashboard_url)
-                if group_id is not None or groups.comes_back(self._db, shape):
+                if group_id is not None:
+                    # What the log holds now is all of the experiments before.
+                    job_logs.copy_all(self._db, cluster, job=group_id)
+                    return True
+                if groups.comes_back(self._db, shape):
                     return True
             self._token = leases.begin_attempt(self._db, self.lease)
             self._group_token = None
@@ -338,15 +345,23 @@ class Follower:
                 Reason.JOB_STOPPED,
                 "the job was stopped from outside, through Ray's dashboard or command",
             )
-        # A group's log holds what it made before, too.
-        log_text = cluster.log_tail(self._job_of(view))
-        tail = log_text.rpartition(JOB_LOG_LINE + self.lease.experiment_id)[2].strip()
+        tail = self._log_tail(cluster, view)
         if status.state == "SUCCEEDED":
             what = f"the job ended but {view.runs_left} runs were never reported"
         else:
             # Ray appends the log to its message too.
             what = f"the job failed: {status.message.partition(chr(10))[0] if tail else status.message}"
         return Ending(ExperimentState.FAILED, Reason.JOB_FAILED, text(f"{what}\n{tail}".strip()) or what)
+
+    def _log_tail(self, cluster: Cluster, view: FollowView) -> str:
+        """The last lines that this attempt's job printed for this experiment; empty if they can't be had."""
+        try:
+            log_text = cluster.log(self._job_of(view)) or ""
+        except ClusterError:
+            return ""
+        with self._db.read() as session:
+            share = share_of(session, self.lease.experiment_id, view.attempt, log_text)
+        return log_text[share.begin : share.end][-LOG_TAIL_CHARACTERS:].strip()
 
     def _fail_or_retry(self, view: FollowView, ending: Ending) -> bool:
         if ending.reason in RETRIED and view.starts < self._settings.attempts:

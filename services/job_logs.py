@@ -16,10 +16,11 @@ from sqlalchemy.orm import Session
 from services.cluster import Cluster, ClusterError
 from services.database import Database, now
 from services.errors import NotFound
+from services.log_shares import share_of
 from services.moves import lock_experiment
 from services.scrubbing import scrubbed
 from services.states import LEASED_STATES, TERMINAL_STATES, ExperimentState
-from services.tables import Attempt, Experiment, JobLog, JobLogPart, Run
+from services.tables import Attempt, Experiment, ExperimentAttempt, JobLog, JobLogPart, Run
 
 log = logging.getLogger(__name__)
 
@@ -51,12 +52,19 @@ class LogPiece:
     """Whether nothing more will come."""
 
 
-def copy_all(db: Database, cluster: Cluster, *, cancelled: Callable[[], bool] = lambda: False) -> int:
-    """Copies what is new of every job that runs, or ended a moment ago.
+def copy_all(
+    db: Database,
+    cluster: Cluster,
+    *,
+    job: str | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> int:
+    """Copies what is new of every job that runs, or ended a moment ago; to each experiment its own share.
 
     Args:
         db: The database.
         cluster: Where the jobs run.
+        job: Only this Ray job's; None takes all.
         cancelled: Whether to give up between two jobs.
 
     Returns:
@@ -65,36 +73,49 @@ def copy_all(db: Database, cluster: Cluster, *, cancelled: Callable[[], bool] = 
     with db.read() as session:
         wanted = session.execute(
             select(Experiment.id, Experiment.attempt, Experiment.ray_job_id, Experiment.state)
+            .join(
+                ExperimentAttempt,
+                (ExperimentAttempt.experiment_id == Experiment.id)
+                & (ExperimentAttempt.attempt == Experiment.attempt),
+            )
             .outerjoin(
                 JobLog,
                 (JobLog.experiment_id == Experiment.id) & (JobLog.attempt == Experiment.attempt),
             )
             .where(
-                Experiment.ray_job_id.is_not(None),
+                Experiment.ray_job_id.is_not(None) if job is None else Experiment.ray_job_id == job,
                 or_(JobLog.is_complete.is_(None), JobLog.is_complete.is_(False)),
                 or_(
                     Experiment.state.in_(LEASED_STATES),
                     Experiment.state.in_(TERMINAL_STATES) & (Experiment.finished_at >= now(session) - LATE),
                 ),
             )
+            # Where a job's log says nothing itself, an experiment's share begins where the one before has ended.
+            .order_by(ExperimentAttempt.begun_at)
         ).all()
     copied = 0
-    for identifier, attempt, job, state in wanted:
+    for identifier, attempt, its_job, state in wanted:
         if cancelled():
             break
-        assert job is not None, "only those that have a job were asked for"
+        assert its_job is not None, "only those that have a job were asked for"
         try:
-            text = cluster.log(job)
+            text = cluster.log(its_job)
         except ClusterError as error:
-            log.info("the log of %s can't be copied now: %s", job, error)
+            log.info("the log of %s can't be copied now: %s", its_job, error)
             continue
+        with db.read() as session:
+            share = share_of(session, identifier, attempt, text or "")
         # The state was read before the log, so what an ended job printed is all in it.
-        ended = text is None or ExperimentState(state).is_terminal
-        copied += store(db, identifier, attempt, text or "", ended=ended)
+        ended = text is None or share.is_over or ExperimentState(state).is_terminal
+        copied += store(
+            db, identifier, attempt, (text or "")[: share.end], ended=ended, first_character=share.begin
+        )
     return copied
 
 
-def store(db: Database, experiment_id: str, attempt: int, text: str, *, ended: bool) -> bool:
+def store(
+    db: Database, experiment_id: str, attempt: int, text: str, *, ended: bool, first_character: int = 0
+) -> bool:
     """Adds what is new of a log; any number of processes may do so at once.
 
     Args:
@@ -103,6 +124,7 @@ def store(db: Database, experiment_id: str, attempt: int, text: str, *, ended: b
         attempt: Which start of its job.
         text: The log from its beginning, as far as there is one.
         ended: Whether it will not grow.
+        first_character: What comes before is not this experiment's.
 
     Returns:
         Whether anything changed.
@@ -113,13 +135,14 @@ def store(db: Database, experiment_id: str, attempt: int, text: str, *, ended: b
         head = session.get(JobLog, (experiment_id, attempt))
         if head is None:
             head = JobLog(
-                experiment_id=experiment_id, attempt=attempt, read_characters=0, first_byte=0, end_byte=0,
+                experiment_id=experiment_id, attempt=attempt, read_characters=first_character, first_byte=0, end_byte=0,
                 is_complete=False, copied_at=now(session),
             )  # fmt: skip
             session.add(head)
             session.flush()
         if head.is_complete:
             return False
+        head.read_characters = max(head.read_characters, first_character)
         new = text[head.read_characters :]
         if not ended and len(new) <= PART_BYTES:
             new = new[: new.rfind("\n") + 1]  # half a line may be half a secret

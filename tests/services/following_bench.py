@@ -36,7 +36,7 @@ class FakeCluster:
         self.submitted: list[str] = []
         self.stopped: list[str] = []
         self.has = Capacity(cpus=8, gpus=0)
-        self.log = "Traceback\nValueError: no"
+        self.printed = "Traceback\nValueError: no"
 
     def submit(self, job: str, *, python: str, environment: dict[str, str], name: str) -> None:
         assert set(environment) == set(JobVariable)
@@ -63,8 +63,8 @@ class FakeCluster:
             raise error
         self.stopped.append(job)
 
-    def log_tail(self, job: str) -> str:
-        return self.log
+    def log(self, job: str) -> str | None:
+        return self.printed
 
     def capacity(self) -> Capacity:
         return self.has

@@ -238,10 +238,11 @@ def test_a_list_of_nodes_that_cannot_be_read_is_an_error(
         cluster.capacity()
 
 
-def test_a_logs_tail_is_its_end_and_empty_if_it_cannot_be_had(ray: FakeRay, cluster: Cluster) -> None:
-    ray.says(200, {"logs": "x" * 10_000 + "the end\x00"})
-    tail = cluster.log_tail(JOB)
-    assert tail.endswith("the end\ufffd")
-    assert len(tail) == 2_000
+def test_a_log_is_text_that_every_database_takes_and_an_error_if_it_cannot_be_had(
+    ray: FakeRay, cluster: Cluster
+) -> None:
+    ray.says(200, {"logs": "the end\x00"})
+    assert cluster.log(JOB) == "the end\ufffd"
     ray.says(500, b"no agent")
-    assert cluster.log_tail(JOB) == ""
+    with pytest.raises(ClusterError):
+        cluster.log(JOB)

@@ -191,7 +191,7 @@ def test_a_log_that_no_database_takes_is_stored_without_what_it_does_not(bench: 
     bench.running()
     for attempt in (1, 2):
         bench.ray_says("FAILED", "bad \x00", attempt=attempt)
-    bench.cluster.log = "x" * 100_000
+    bench.cluster.printed = "x" * 100_000
     bench.steps_to_the_end()
     assert bench.experiment.state == "failed"
     assert "\x00" not in (bench.experiment.message or "")

@@ -10,7 +10,7 @@ from sqlalchemy import select, update
 
 from phantom_core.capacity import Capacity
 from phantom_core.protocol import GroupEnded, NextAnswer, NextRequest, Reason
-from services import assignments, experiments, group_calls, groups, keys, leases
+from services import assignments, experiments, group_calls, groups, job_logs, keys, leases
 from services.cluster import Cluster, JobStatus
 from services.database import Database
 from services.errors import KeyLacksScope, KeyRefused, NotFound
@@ -378,8 +378,10 @@ def test_what_an_ending_service_kept_idle_ends_and_others_stay(bench: Bench) -> 
     assert states(bench) == {group: GroupState.ENDING}
 
 
-def test_a_groups_earlier_log_is_not_told_of_a_later_experiment(bench: Bench) -> None:
-    group = bench.idle_group()
+@pytest.mark.parametrize("mark", ["(Worker pid=7) ghostwatt: making {id}, attempt 1\n", ""])
+def test_a_groups_earlier_log_is_not_told_of_a_later_experiment(bench: Bench, mark: str) -> None:
+    group, earlier = bench.idle_group(), bench.id
+    bench.cluster.printed = "secret of another\n"
     bench.next()
     bench.step()
     assert bench.asks(group, group).action == "begin"
@@ -388,8 +390,13 @@ def test_a_groups_earlier_log_is_not_told_of_a_later_experiment(bench: Bench) ->
     bench.settings = bench.settings.model_copy(update={"attempts": 1})
     bench.follower = bench.followed_by(bench.follower.lease)
     bench.cluster.jobs[group] = JobStatus("FAILED", "exit code 1")
-    bench.cluster.log = f"secret of another\nghostwatt: making {bench.id}, attempt 1\nValueError: mine"
+    bench.cluster.printed += mark.format(id=bench.id) + "ValueError: mine\n"
     bench.steps_to_the_end()
+    job_logs.copy_all(bench.db, cast(Cluster, bench.cluster))
+    parts = [job_logs.read(bench.db, each, first_byte=0, length=1_000).data for each in (earlier, bench.id)]
+    assert parts[0] == b"secret of another\n"
+    assert parts[1].endswith(b"ValueError: mine\n")
+    assert b"secret" not in parts[1]
     assert "ValueError: mine" in (bench.experiment.message or "")
     assert "secret" not in (bench.experiment.message or "")
 

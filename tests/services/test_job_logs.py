@@ -2,12 +2,13 @@
 
 import pytest
 
-from services import experiments, job_logs, leases
+from services import deletion, experiments, job_logs, leases
 from services.cluster import Cluster, ClusterUnreachable
 from services.database import Database
 from services.errors import NotFound
 from services.job_logs import KEPT_BYTES, PART_BYTES
 from services.states import ExperimentState
+from services.tables import Experiment, ExperimentAttempt
 from tests.services.simulated_job import begun, spec
 
 
@@ -134,3 +135,56 @@ def test_what_has_printed_nothing_has_no_log(database: Database) -> None:
         job_logs.end(database, identifier)
     with pytest.raises(NotFound):
         job_logs.attempt_of_run(database, f"{identifier}-r000-a00")
+
+
+def handed_over(database: Database, job: str) -> str:
+    """Another experiment, in the worker group of that Ray job."""
+    identifier, _, _ = begun(database)
+    with database.write() as session:
+        session.get_one(Experiment, identifier).ray_job_id = job
+        attempt = session.get_one(ExperimentAttempt, (identifier, 1))
+        attempt.ray_job_id, attempt.warm = job, True
+    return identifier
+
+
+def test_a_warm_experiments_log_begins_where_its_rank_says_so_or_where_the_last_one_ended(
+    database: Database,
+) -> None:
+    first, lease, _ = begun(database)
+    cluster = FakeCluster({first: f"loading\nghostwatt: making {first}, attempt 1\none\n"})
+    leases.finish(database, lease, ExperimentState.CANCELLED)
+    job_logs.copy_all(database, cluster)
+    second = handed_over(database, first)
+    cluster.logs[first] += "two\n"
+    job_logs.copy_all(database, cluster)
+    third = handed_over(database, first)
+    cluster.logs[first] += f"end of two\n(pid=7) ghostwatt: making {third}, attempt 1\nthree\n"
+    job_logs.copy_all(database, cluster)
+    assert whole(database, first) == f"loading\nghostwatt: making {first}, attempt 1\none\n".encode()
+    assert whole(database, second) == b"two\nend of two\n"
+    assert job_logs.end(database, second).is_complete
+    assert whole(database, third) == f"(pid=7) ghostwatt: making {third}, attempt 1\nthree\n".encode()
+
+
+def test_a_mark_that_comes_late_leaves_what_is_before_it_to_others(database: Database) -> None:
+    first, lease, _ = begun(database)
+    cluster = FakeCluster({first: "one\n"})
+    leases.finish(database, lease, ExperimentState.CANCELLED)
+    second = handed_over(database, first)
+    job_logs.copy_all(database, cluster)
+    cluster.logs[first] += f"late\nghostwatt: making {second}, attempt 1\ntwo\n"
+    job_logs.copy_all(database, cluster)
+    assert whole(database, second) == f"ghostwatt: making {second}, attempt 1\ntwo\n".encode()
+
+
+def test_the_log_of_a_deleted_experiment_does_not_pass_to_the_next_in_its_group(database: Database) -> None:
+    first, lease, _ = begun(database)
+    cluster = FakeCluster({first: "one\n"})
+    leases.finish(database, lease, ExperimentState.CANCELLED)
+    second = handed_over(database, first)
+    experiments.request_delete(database, first)
+    deletion.delete_if_asked(database, first)
+    job_logs.copy_all(database, cluster)
+    cluster.logs[first] += "two\n"
+    job_logs.copy_all(database, cluster)
+    assert whole(database, second) == b"two\n"
