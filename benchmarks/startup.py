@@ -13,11 +13,14 @@ import shlex
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from benchmarks.job_cpu import CpuWatch
 from benchmarks.main_job import ENDED, get, serving, submit, wait
 from benchmarks.record import record
 
@@ -52,15 +55,30 @@ def main() -> None:
         serving(Path(name), GHOSTWATT_KEEP_GROUP_S=str(KEEP_GROUP_S)) as url,
     ):
         for number in range(arguments.rounds):
-            for side, measured in (
-                ("bare", bare(Path(name), number)),
-                ("cold", ours(url, warm=False)),
-                ("warm", ours(url, warm=True)),
-            ):
-                rows.append({"round": number, "side": side, **measured})
+            sides: dict[str, Callable[[], dict[str, Any]]] = {
+                "bare": partial(bare, Path(name), number),
+                "cold": partial(ours, url, warm=False),
+                "warm": partial(ours, url, warm=True),
+            }
+            for side, measure in sides.items():
+                rows.append({"round": number, "side": side, **with_cpu(Path(name), measure)})
                 print(rows[-1], flush=True)
             time.sleep(GROUP_GONE_S)
     record(arguments.out, rows)
+
+
+def with_cpu(folder: Path, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What was measured, with the processor seconds that Ray's processes spent, up to the first step and in all."""
+    head = json.loads((folder / "data" / "ray" / "head.json").read_text())
+    with CpuWatch(int(head["pid"])) as watch:
+        began_s = time.time()
+        measured = measure()
+        ended_s = time.time()
+    # A warm one waits before it submits, so the time of its first step isn't known from here.
+    until_s = began_s + measured["first_step_s"]
+    cold = measured.pop("is_cold", True)
+    first = {"cpu_to_first_step_s": watch.total_s(until_s)} if cold else {}
+    return {**measured, **first, "cpu_s": watch.total_s(ended_s)}
 
 
 def ours(url: str, *, warm: bool) -> dict[str, Any]:
@@ -72,7 +90,7 @@ def ours(url: str, *, warm: bool) -> dict[str, Any]:
     if experiment["state"] != "succeeded" or attempt["warm"] is not warm:
         raise SystemExit(f"not what was to be measured: {experiment['message']}, {attempt}")
     parts = {name: attempt[name] for name in ("queued_s", "cluster_s", "start_up_s", "set_up_s")}
-    return {"first_step_s": sum(parts.values()), **parts}
+    return {"first_step_s": sum(parts.values()), **parts, "is_cold": not warm}
 
 
 def bare(folder: Path, number: int) -> dict[str, Any]:
