@@ -1,4 +1,5 @@
 import pytest
+from sqlalchemy import text
 
 from services.database import Database
 from tests.api.serving import Service, Start
@@ -58,3 +59,14 @@ def test_migrations_that_are_behind_are_unready(start: Start, monkeypatch: pytes
     service = start()
     monkeypatch.setattr(Database, "is_at_head", lambda self: False)
     assert checks(service)[1] == "unready"
+
+
+def test_a_database_that_another_version_left_behind_is_unready(start: Start) -> None:
+    service = start()
+    assert checks(service)[1] == "ready"
+    with service.database.write() as session:
+        session.execute(text("UPDATE alembic_version SET version_num = 'of another version'"))
+    status, word, found = checks(service)
+    assert (status, word) == (503, "unready")
+    assert found["database"]
+    assert not found["migrations"]
