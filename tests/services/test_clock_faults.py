@@ -11,6 +11,8 @@ from tests.services.fault_bench import SUCCEEDED, FaultBench, faults
 
 MODULE = "tests.services.stepped_service"
 
+pytestmark = pytest.mark.timeout(900)  # services are started several times, on machines that may be busy
+
 
 @pytest.fixture
 def bench(tmp_path: Path, migrated_sqlite: Path) -> Iterator[FaultBench]:

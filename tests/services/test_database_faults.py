@@ -25,6 +25,8 @@ AWAY_S = 4.0
 LONG_S = 15.0
 """Longer than a write waits, and than a lease lasts."""
 
+pytestmark = pytest.mark.timeout(900)  # services are started several times, on machines that may be busy
+
 
 @pytest.fixture
 def bench(tmp_path: Path, database_url: str) -> Iterator[FaultBench]:

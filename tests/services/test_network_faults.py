@@ -13,6 +13,8 @@ from tests.services.fault_bench import SUCCEEDED, FaultBench, faults
 
 CUT_S = 5.0
 
+pytestmark = pytest.mark.timeout(900)  # services are started several times, on machines that may be busy
+
 
 @pytest.fixture
 def bench(tmp_path: Path, database_url: str) -> Iterator[FaultBench]:

@@ -10,6 +10,8 @@ from services.states import ExperimentState
 from tests.services.fake_job import Behaviour
 from tests.services.fault_bench import SUCCEEDED, FaultBench, faults
 
+pytestmark = pytest.mark.timeout(900)  # services are started several times, on machines that may be busy
+
 
 @pytest.fixture
 def bench(tmp_path: Path, database_url: str) -> Iterator[FaultBench]:
