@@ -91,13 +91,17 @@ def start_service(folder: Path, port: int, module: str = "api", **settings: str)
         **settings,
     }
     with log.open("ab") as output:
+        # The other end closes with this process, however it ends, and the service with it.
+        reader, _ = os.pipe()
         process = subprocess.Popen(
-            [sys.executable, "-m", module, "serve"],
+            [sys.executable, "-m", module, "serve", "--until-stdin-closes"],
             env=environment,
+            stdin=reader,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+        os.close(reader)
     return RunningService(f"http://127.0.0.1:{port}", process, data_dir, log)
 
 
