@@ -8,6 +8,9 @@ from torch.autograd.function import once_differentiable
 from phantom_core.collectives import Communicator
 from phantom_core.layouts.base import apply_function
 
+Gradients = tuple[torch.Tensor | None, ...]
+"""Of a function's inputs, in their order; None where none is wanted."""
+
 
 class _LocalLinear(torch.autograd.Function):
     """As torch.nn.functional.linear, but for where the weight's gradient is made."""
@@ -22,13 +25,30 @@ class _LocalLinear(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, delta: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        dx = delta @ weight if ctx.needs_input_grad[0] else None
-        with ctx.ranks.beside(weight, delta, x):
-            d_weight = delta.t() @ x if ctx.needs_input_grad[1] else None
-            d_bias = delta.sum(0) if ctx.needs_input_grad[2] else None
-        return dx, d_weight, d_bias, None
+    def backward(ctx: Any, delta: torch.Tensor) -> Gradients:
+        """See `local_gradients`."""
+        return local_gradients(ctx, delta)
+
+
+def local_gradients(ctx: Any, delta: torch.Tensor) -> Gradients:
+    """Backward of z = x W^T + bias where delta is whole: dx = delta W, dW = delta^T x, dbias = sum of delta.
+
+    Args:
+        ctx: Has saved x and W, and has the ranks.
+        delta: dloss/dz (b, n_out).
+
+    Returns:
+        Gradients of x, W, bias and the ranks, those that are wanted.
+    """
+    x, weight = ctx.saved_tensors
+    dx = delta @ weight if ctx.needs_input_grad[0] else None
+    d_weight, d_bias = None, None
+    with ctx.ranks.beside(weight, delta, x):
+        if ctx.needs_input_grad[1]:
+            d_weight = delta.t() @ x
+        if ctx.needs_input_grad[2]:
+            d_bias = delta.sum(0)
+    return dx, d_weight, d_bias, None
 
 
 def local_linear(

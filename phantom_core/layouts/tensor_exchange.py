@@ -10,8 +10,7 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from phantom_core.collectives import Communicator
-
-Gradients = tuple[torch.Tensor | None, ...]
+from phantom_core.layouts.local_linear import Gradients, local_gradients
 
 
 class GatherForm(torch.autograd.Function):
@@ -98,12 +97,7 @@ class RowReduced(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, delta: torch.Tensor) -> Gradients:
         """Turns delta (b, n_out), equal on all ranks, into dx_j (b, n/p), dW_j and the replicated dbias."""
-        x, weight = ctx.saved_tensors
-        dx = delta @ weight if ctx.needs_input_grad[0] else None
-        with ctx.ranks.beside(weight, delta, x):
-            d_weight = delta.t() @ x if ctx.needs_input_grad[1] else None
-            d_bias = delta.sum(0) if ctx.needs_input_grad[2] else None
-        return dx, d_weight, d_bias, None
+        return local_gradients(ctx, delta)
 
 
 class RowScattered(torch.autograd.Function):
