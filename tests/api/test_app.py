@@ -27,15 +27,15 @@ def test_importing_the_app_loads_neither_torch_nor_ray() -> None:
 def test_the_names_that_are_answered(ask: Ask, tmp_path: Path) -> None:
     def status(name: str, **changes: Any) -> int:
         app = create_app(Settings(data_dir=tmp_path, **changes))
-        return ask(app, "GET", "/healthz", headers={"Host": name}).status_code
+        return ask(app, "GET", "/no/such/address", headers={"Host": name}).status_code
 
     lab = {"host": "0.0.0.0", "service_url": "http://service:8411"}
-    assert status("localhost") == 200
+    assert status("localhost") == 404
     assert status("lab.example") == 421
-    assert status("lab.example", allowed_hosts=("lab.example",)) == 200
-    assert status("lab.example", **lab) == 200
+    assert status("lab.example", allowed_hosts=("lab.example",)) == 404
+    assert status("lab.example", **lab) == 404
     assert status("evil.example", **lab, allowed_hosts=("lab.example",)) == 421
-    assert status("service:8411", **lab, allowed_hosts=("lab.example",)) == 200
+    assert status("service:8411", **lab, allowed_hosts=("lab.example",)) == 404
 
 
 def test_making_an_app_opens_nothing(tmp_path: Path) -> None:
