@@ -13,6 +13,7 @@ EVENTS_PER_BATCH = 100
 WINDOW_S = 60.0
 ROUNDS = 5
 SHORT = Figures(window_s=WINDOW_S, windows=10)
+ONE_ARM = {"strategy": "tensor", "name": "tensor", "world_size": 2}
 SAMPLES_OF_WINDOW = 2 * (round(WINDOW_S * 10) + 1)
 """Two boards at ten a second, both ends included."""
 
@@ -42,23 +43,26 @@ def fill(database: Database, samples: int) -> Archive:
         What there is now.
     """
     archive = Archive(0, [], "", [])
-    archive.experiments.append(_store(database, archive, SHORT, rounds=ROUNDS, rated=True))
+    archive.experiments.append(_store(database, archive, SHORT, rated=True, measurement={"rounds": ROUNDS}))
     windows = max(1, samples // 2 // SAMPLES_OF_WINDOW)
-    long = _store(database, archive, Figures(window_s=WINDOW_S, windows=windows, steps=windows), rounds=1)
+    figures = Figures(window_s=WINDOW_S, windows=windows, steps=windows)
+    long = _store(database, archive, figures, arms=[ONE_ARM], measurement={"rounds": 1})
     archive.long_run = _first_run(database, long)
     while archive.samples < samples:
-        archive.experiments.append(_store(database, archive, SHORT, rounds=ROUNDS, rated=True))
+        archive.experiments.append(
+            _store(database, archive, SHORT, rated=True, measurement={"rounds": ROUNDS})
+        )
         print(f"  {archive.samples:,} of {samples:,} samples", flush=True)
     return archive
 
 
 def _store(
-    database: Database, archive: Archive, figures: Figures, *, rounds: int, rated: bool = False
+    database: Database, archive: Archive, figures: Figures, *, rated: bool = False, **changes: object
 ) -> str:
-    identifier, _, job = begun(database, spec(measurement={"rounds": rounds}))
+    """Makes all runs of an experiment, which is the jobs' own but for the changes."""
+    identifier, _, job = begun(database, spec(**changes))
     stored, seconds = 0, 0.0
-    runs = job.assignment.runs if rounds > 1 else job.assignment.runs[:1]
-    series = [job.started(), *(job.run(run, figures) for run in runs)]
+    series = [job.started(), *(job.run(run, figures) for run in job.assignment.runs)]
     for events in (*series, job.finished()):
         count, took = _deliver(database, job, events)
         stored, seconds = stored + count, seconds + took

@@ -1,7 +1,7 @@
 """The service under load, beside a real MLflow server on the same machine, in one run.
 
     python -m benchmarks.service [--mlflow PYTHON] [--only peers submit watchers archive start]
-        [--databases sqlite postgresql] [--rounds 3] [--seconds 10] [--samples 10000000] [--out FILE]
+        [--databases sqlite postgresql] [--rounds 3] [--seconds 10] [--samples 10000000] [--append] [--out FILE]
 
 `peers`: both servers, one at a time in shuffled order, each on a fresh database: runs created (four clients),
 metric points stored (four clients, a thousand a request), a history of 16,000 points, a search. `submit`: latency
@@ -67,8 +67,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--samples", type=int, default=10_000_000)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "service.json")
+    parser.add_argument("--append", action="store_true", help="keep what the file has of other runs")
     arguments = parser.parse_args()
-    rows: list[Row] = []
+    kept = arguments.append and arguments.out.exists()
+    rows: list[Row] = json.loads(arguments.out.read_text())["rows"] if kept else []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ghostwatt-load-")))
         for database in arguments.databases:
