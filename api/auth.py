@@ -77,9 +77,8 @@ async def authorize(request: Request, _bearer: Annotated[object, Depends(bearer)
     context = context_of(request)
     host = request.client.host if request.client else ""
     if scope == "nothing":
-        context.limiter.take(
-            f"open {host}"
-        )  # a bucket of its own: a loop gone wild must not hide that all is well
+        # A bucket of its own: a loop gone wild must not hide that all is well.
+        context.limiter.take(f"open {host}")
         return None
     token = _token(request)
     if scope == Scope.INGEST:

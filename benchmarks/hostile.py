@@ -31,8 +31,9 @@ from hypothesis import strategies as st
 
 from benchmarks.hostile_asks import Known, strategies_of
 from benchmarks.http_load import Ask
-from benchmarks.main_job import free_port, service_process
+from benchmarks.main_job import service_process
 from benchmarks.record import record
+from client.service_process import free_port
 from services import job_logs, leases
 from services.assignments import assignment
 from services.database import Database
@@ -169,7 +170,7 @@ def prepared(settings: Settings) -> Known:
 @contextmanager
 def service(settings: Settings) -> Iterator[str]:
     """The service on that database, without a cluster; it must not be asked to run anything."""
-    port, nowhere = free_port(), free_port()
+    port, nowhere = free_port(0), free_port(0)
     with service_process(
         settings.data_dir,
         GHOSTWATT_PORT=str(port),

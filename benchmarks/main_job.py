@@ -9,7 +9,6 @@ rank of a fourth: the next attempt makes its runs, and what the killed one spent
 
 import argparse
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ import yaml
 
 from benchmarks.record import record
 from client.demo_specs import gpu_demo
+from client.service_process import free_port
 
 SPECS = Path(__file__).parent / "specs"
 LEFT_OUT = {"id", "experiment_id", "is_terminal", "seed"}
@@ -166,17 +166,11 @@ def processes_on_boards() -> list[int]:
 @contextmanager
 def serving(folder: Path, **settings: str) -> Iterator[str]:
     """A service of this benchmark's own, with variables of its own."""
-    port = free_port()
+    port = free_port(0)
     url = f"http://127.0.0.1:{port}"
     with service_process(folder / "data", GHOSTWATT_PORT=str(port), **settings) as (process, log):
         wait_until_ready(url, log, process)
         yield url
-
-
-def free_port() -> int:
-    """A port of loopback where nothing listens now."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 @contextmanager

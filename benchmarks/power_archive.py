@@ -7,6 +7,7 @@ from itertools import islice
 
 from phantom_core.protocol import Event, PowerSamples
 from services.database import Database
+from services.runs import list_runs
 from tests.services.simulated_job import Figures, SimulatedJob, begun, deliver, spec
 
 EVENTS_PER_BATCH = 100
@@ -85,6 +86,4 @@ def _deliver(database: Database, job: SimulatedJob, events: Iterable[Event]) -> 
 
 
 def _first_run(database: Database, experiment_id: str) -> str:
-    from services.runs import list_runs
-
     return list_runs(database, experiment_id, limit=1).items[0].id

@@ -37,7 +37,6 @@ from benchmarks.tracking_servers import (
     POINTS_PER_BATCH,
     Ghostwatt,
     Server,
-    free_port,
     serving_ghostwatt,
     serving_mlflow,
 )
@@ -116,7 +115,7 @@ def peers(arguments: argparse.Namespace, folder: Path, fresh: Fresh) -> list[Row
         sides = ["ghostwatt", "mlflow"]
         random.Random(number).shuffle(sides)
         for side in sides:
-            place = folder / f"{side}-{number}-{free_port()}"
+            place = _place(folder)
             serving = (
                 serving_ghostwatt(place, fresh())
                 if side == "ghostwatt"
@@ -163,7 +162,7 @@ def _measure(server: Server, seconds: float) -> Row:
 
 def submit(arguments: argparse.Namespace, folder: Path, fresh: Fresh) -> list[Row]:
     """Latency of submissions at a steady rate, by round."""
-    with serving_ghostwatt(folder / f"submit-{free_port()}", fresh()) as server:
+    with serving_ghostwatt(_place(folder), fresh()) as server:
         one_by_one(server.url, [server.create(0)], 20)
         rows = []
         for number in range(arguments.rounds):
@@ -182,7 +181,7 @@ def submit(arguments: argparse.Namespace, folder: Path, fresh: Fresh) -> list[Ro
 
 def watchers(arguments: argparse.Namespace, folder: Path, fresh: Fresh) -> list[Row]:
     """Submissions a second with no stream open and with fifty, in turn."""
-    with serving_ghostwatt(folder / f"watch-{free_port()}", fresh()) as server:
+    with serving_ghostwatt(_place(folder), fresh()) as server:
         watched = [run.experiment_id for run in server.begin_runs(5)]
         rows = []
         for number in range(arguments.rounds):
@@ -207,7 +206,7 @@ def archive(arguments: argparse.Namespace, folder: Path, fresh: Fresh) -> list[R
         database.migrate()
         stored = fill(database, arguments.samples)
     chosen = random.Random(0)
-    with serving_ghostwatt(folder / f"archive-{free_port()}", database_url) as server:
+    with serving_ghostwatt(_place(folder), database_url) as server:
         comparisons = [
             Ask("GET", f"/v1/experiments/{chosen.choice(stored.experiments)}/comparison") for _ in range(300)
         ]
@@ -252,11 +251,16 @@ def start(arguments: argparse.Namespace, folder: Path, fresh: Fresh) -> list[Row
         subprocess.run([sys.executable, "-c", "import api.app"], check=True)
         imported_s = time.perf_counter() - began
         began = time.perf_counter()
-        with serving_ghostwatt(folder / f"start-{number}-{free_port()}", database_url):
+        with serving_ghostwatt(_place(folder), database_url):
             rows.append(
                 {"round": number + 1, "import_s": imported_s, "to_ready_s": time.perf_counter() - began}
             )
     return rows
+
+
+def _place(folder: Path) -> Path:
+    """A folder of one server's own."""
+    return Path(tempfile.mkdtemp(dir=folder))
 
 
 def _mlflow_environment(folder: Path) -> Path:

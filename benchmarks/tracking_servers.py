@@ -7,11 +7,9 @@ address where nothing answers, so that Ray takes none of the cores: what is subm
 import json
 import os
 import signal
-import socket
 import subprocess
-import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +18,8 @@ from urllib.parse import urlencode
 
 import phantom_core
 from benchmarks.http_load import Ask, ask_once
+from benchmarks.main_job import service_process
+from client.service_process import free_port
 from phantom_core.protocol import Assignment
 from services import leases
 from services.database import Database
@@ -207,47 +207,35 @@ class Mlflow:
 @contextmanager
 def serving_ghostwatt(folder: Path, database_url: str) -> Iterator[Ghostwatt]:
     """Starts the service and ends it."""
-    port = free_port()
-    inherited = {
-        name: value for name, value in os.environ.items() if not name.startswith(("GHOSTWATT_", "RAY_"))
-    }
-    environment = inherited | {
-        "GHOSTWATT_DATA_DIR": str(folder / "ghostwatt"),
-        "GHOSTWATT_DATABASE_URL": database_url,
-        "GHOSTWATT_PORT": str(port),
-        "GHOSTWATT_RAY_ADDRESS": f"http://127.0.0.1:{free_port()}",
-    }
-    command = [sys.executable, "-m", "api", "serve"]
-    with _process(
-        command, environment, folder / "ghostwatt.log", f"http://127.0.0.1:{port}", "/healthz"
-    ) as url:
+    port = free_port(0)
+    url = f"http://127.0.0.1:{port}"
+    with service_process(
+        folder / "ghostwatt",
+        GHOSTWATT_DATABASE_URL=database_url,
+        GHOSTWATT_PORT=str(port),
+        GHOSTWATT_RAY_ADDRESS=f"http://127.0.0.1:{free_port(0)}",
+    ) as (process, log):
+        _wait_until_up(process, log, url, "/healthz")
         yield Ghostwatt(url, database_url)
 
 
 @contextmanager
 def serving_mlflow(folder: Path, database_url: str, python: Path) -> Iterator[Mlflow]:
     """Starts `mlflow server` from another environment and ends it."""
-    port = free_port()
+    port = free_port(0)
+    url = f"http://127.0.0.1:{port}"
     command = [str(python), "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--workers", "1", "--backend-store-uri", database_url.replace("+psycopg:", "+psycopg2:")]
     command += ["--default-artifact-root", str(folder / "artifacts")]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    with _process(command, environment, folder / "mlflow.log", f"http://127.0.0.1:{port}", "/health") as url:
-        yield Mlflow(url)
-
-
-@contextmanager
-def _process(
-    command: Sequence[str], environment: Mapping[str, str], log: Path, url: str, health: str
-) -> Iterator[str]:
-    log.parent.mkdir(parents=True, exist_ok=True)
+    log = folder / "mlflow.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, env=dict(environment), stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            command, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
     try:
-        _wait_until_up(process, log, url, health)
-        yield url
+        _wait_until_up(process, log, url, "/health")
+        yield Mlflow(url)
     finally:
         # The whole session: MLflow's server is a child of its command.
         os.killpg(process.pid, signal.SIGTERM)
@@ -267,10 +255,3 @@ def _wait_until_up(process: subprocess.Popen[bytes], log: Path, url: str, health
             time.sleep(0.2)
         else:
             return
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port
