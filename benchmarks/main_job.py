@@ -1,20 +1,23 @@
 """Experiments submitted to a real service on this host's boards, as a user would; what it answers is the result.
 
-    python -m benchmarks.main_job [--ranks 2] [--out benchmarks/results/main_job.json]
+    python -m benchmarks.main_job [--ranks 2] [--only demo wide cancel kill] [--append] [--out FILE]
 
 Runs the demo's GPU experiment and `specs/wide.yaml` (n = 16384), each with controls and five rounds, through REST,
 Ray Train, NCCL and NVML. Then it cancels a third in mid-run and looks whether the boards are free, and kills a
-rank of a fourth: the next attempt makes its runs, and what the killed one spent stays told apart.
+rank of a fourth: the next attempt makes its runs, and what the killed one spent stays told apart. Each row says
+which card and command it comes from, and is written as soon as it is there.
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +26,12 @@ import psutil
 import torch
 import yaml
 
-from benchmarks.record import record
+from benchmarks.record import command_line, record, surroundings
 from client.demo_specs import gpu_demo
 from client.service_process import free_port
 
 SPECS = Path(__file__).parent / "specs"
+PARTS = ("demo", "wide", "cancel", "kill")
 LEFT_OUT = {"id", "experiment_id", "is_terminal", "seed"}
 """Of a run's fields, those that say nothing after the service is gone."""
 FREE_BOARDS = {"GHOSTWATT_KEEP_GROUP_S": "0"}
@@ -39,23 +43,37 @@ def main() -> None:
     """Runs all of it."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--only", nargs="*", default=["demo", "wide", "cancel", "kill"])
+    parser.add_argument("--only", nargs="*", choices=PARTS, default=PARTS)
+    parser.add_argument("--append", action="store_true", help="keep the file's other rows")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "main_job.json")
     arguments = parser.parse_args()
     wide = yaml.safe_load((SPECS / "wide.yaml").read_text())
     for arm in wide["arms"]:
         arm["world_size"] = arguments.ranks
-    specs = {"demo": gpu_demo(arguments.ranks).model_dump(mode="json"), "wide": wide}
-    rows = []
+    parts: dict[str, Callable[[str], dict[str, Any]]] = {
+        "demo": lambda url: run(url, gpu_demo(arguments.ranks).model_dump(mode="json")),
+        "wide": lambda url: run(url, wide),
+        "cancel": lambda url: cancel(url, wide),
+        "kill": lambda url: kill(url, wide),
+    }
+    device = torch.device("cuda", 0)
     with tempfile.TemporaryDirectory() as folder, serving(Path(folder), **FREE_BOARDS) as url:
-        for name, spec in specs.items():
-            if name in arguments.only:
-                rows.append({"experiment": name, **run(url, spec)})
-        if "cancel" in arguments.only:
-            rows.append({"experiment": "cancel", **cancel(url, wide)})
-        if "kill" in arguments.only:
-            rows.append({"experiment": "kill", **kill(url, wide)})
-    record(arguments.out, rows, torch.device("cuda", 0))
+        for name in arguments.only:
+            key = {"experiment": name, "ranks": arguments.ranks}
+            rows = [
+                row
+                for row in (kept(arguments.out) if arguments.append or name != arguments.only[0] else [])
+                if {field: row[field] for field in key} != key
+            ]
+            made = {"command": command_line(), "date": datetime.now(UTC).isoformat(timespec="seconds")}
+            row = {**key, "origin": {**made, **surroundings(device)}, **parts[name](url)}
+            record(arguments.out, [*rows, row], device)
+
+
+def kept(path: Path) -> list[dict[str, Any]]:
+    """The rows that a file holds already."""
+    rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"] if path.exists() else []
+    return rows
 
 
 def run(url: str, spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import quote_layers
+from benchmarks import quote_jobs, quote_layers
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
@@ -80,27 +80,6 @@ def ghost_exchange(result: dict[str, Any]) -> str:
         ]
         lines.append(f"| {row['b']}, {row['k']}, {row['p']} | {' | '.join(cells)} |")
     return "\n".join([*lines, "", f"Medians over rounds, inside a CUDA graph. {origin(result)}."])
-
-
-def main_job(result: dict[str, Any]) -> str:
-    """Verdicts on J per step of the wide experiment."""
-    (wide,) = [row for row in result["rows"] if row["experiment"] == "wide"]
-    comparison = wide["comparison"]
-    lines = ["| arm | J per step | against the baseline | flags |", "|---|---|---|---|"]
-    baseline = _mean_j([run for run in wide["runs"] if run["arm"] == comparison["baseline"]])
-    lines.append(f"| {comparison['baseline']} | {baseline} | baseline | |")
-    for arm in comparison["arms"]:
-        (metric,) = [metric for metric in arm["metrics"] if metric["metric"] == "energy_per_step_mj"]
-        mean = _mean_j([run for run in wide["runs"] if run["arm"] == arm["arm"]])
-        flags = ", ".join(f"`{flag}`" for flag in metric["flags"])
-        lines.append(f"| {arm['arm']} | {mean} | {metric['sentence']} | {flags} |")
-    method = comparison["method"]
-    return "\n".join([*lines, "", f"Method `{method}`, all boards of the arm. {origin(result)}."])
-
-
-def _mean_j(runs: list[dict[str, Any]]) -> str:
-    values = [run["energy_per_step_mj"] for run in runs if run["energy_per_step_mj"] is not None]
-    return f"{sum(values) / len(values) / 1000:.2f}" if values else "unknown"
 
 
 PEER_FIGURES = (
@@ -259,7 +238,7 @@ def meters(result: dict[str, Any]) -> str:
 
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "ghost_exchange": ghost_exchange,
-    "main_job": main_job,
+    "main_job": functools.partial(quote_jobs.main_job, origin),
     "meters": meters,
     "service": service,
     "hostile": hostile,
