@@ -195,6 +195,8 @@ class Load:
     """FLOPs, bytes moved, or bytes sent by one rank, in a call."""
     unit: str = ""
     """What the amount counts: `flops`, `bytes` or `bytes_sent`."""
+    operand_bytes: int = 0
+    """Of operands and results in a call that is counted in FLOPs."""
 
 
 def loads(place: Workplace, team: Team, side: int, copied: int, gathered: int) -> list[Load]:
@@ -217,7 +219,13 @@ def loads(place: Workplace, team: Team, side: int, copied: int, gathered: int) -
     found = [
         Load("idle", None),
         Load("active", lambda _: nothing.add_(1), calls=200),
-        Load("gemm", _gemm_call(device, square, arithmetic), amount=2 * side**3, unit="flops"),
+        Load(
+            "gemm",
+            _gemm_call(device, square, arithmetic),
+            amount=2 * side**3,
+            unit="flops",
+            operand_bytes=3 * side**2 * torch_arithmetic(arithmetic).itemsize,
+        ),
         Load("memory", lambda _: target.copy_(source), amount=2 * 4 * source.numel(), unit="bytes"),
     ]
     if team.size > 1:
@@ -253,8 +261,10 @@ def power(place: Workplace, team: Team, load: Load, seconds: float) -> Row:
 
         window = measured(team, place.meter, place.synchronize, work)
         ready.close()
-        amount = load.amount * load.calls * repeats
-        rates = {f"{load.unit}_per_s": amount / slowest(team, window.duration_s)} if load.unit else {}
+        calls_per_s = load.calls * repeats / slowest(team, window.duration_s)
+        rates = {f"{load.unit}_per_s": load.amount * calls_per_s} if load.unit else {}
+        if load.operand_bytes:
+            rates["operand_bytes_per_s"] = load.operand_bytes * calls_per_s
     devices = team.gather(window)
     watts = [
         each.energy_mj / each.duration_s / 1_000 for each in devices if each.energy_mj and each.duration_s

@@ -115,6 +115,7 @@ def cancel(url: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     experiment = wait(url, identifier, ENDED)
     seconds = time.monotonic() - asked_s
     busy = processes_on_boards()
+    freed_s = seconds_until_free(asked_s)
     print(f"cancel: {experiment['state']} after {seconds:.1f} s, processes on boards: {busy}", flush=True)
     runs = get(url, f"/v1/experiments/{identifier}/runs?limit=200")["items"]
     spent = [run["energy_training_mj"] for run in runs if run.get("energy_training_mj") is not None]
@@ -122,6 +123,7 @@ def cancel(url: str, spec: Mapping[str, Any]) -> dict[str, Any]:
         "state": experiment["state"],
         "seconds_until_cancelled": seconds,
         "processes_on_boards": busy,
+        "seconds_until_boards_free": freed_s,
         "energy_kept_mj": spent,
     }
 
@@ -142,8 +144,12 @@ def kill(url: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     ranks[-1].kill()
     experiment = wait(url, identifier, ENDED)
     seconds = time.monotonic() - killed_s
+    ended_s = time.monotonic()
     busy = processes_on_boards()
-    runs = get(url, f"/v1/experiments/{identifier}/runs")["items"]
+    freed_s = seconds_until_free(ended_s)
+    runs = [
+        get(url, f"/v1/runs/{run['id']}") for run in get(url, f"/v1/experiments/{identifier}/runs")["items"]
+    ]
     attempts = [{"arm": run["arm"], **attempt} for run in runs for attempt in run["attempts"]]
     print(f"kill: {experiment['state']} {seconds:.1f} s later, attempts: {attempts}", flush=True)
     return {
@@ -152,8 +158,19 @@ def kill(url: str, spec: Mapping[str, Any]) -> dict[str, Any]:
         "ranks_found": len(ranks),
         "seconds_until_ended": seconds,
         "processes_on_boards": busy,
+        "seconds_until_boards_free": freed_s,
         "attempts": attempts,
     }
+
+
+def seconds_until_free(since_s: float) -> float | None:
+    """Seconds from a moment until NVML sees no process on any board; None if that takes half a minute."""
+    deadline_s = time.monotonic() + 30
+    while processes_on_boards():
+        if time.monotonic() > deadline_s:
+            return None
+        time.sleep(0.1)
+    return time.monotonic() - since_s
 
 
 def rank_processes() -> list[psutil.Process]:

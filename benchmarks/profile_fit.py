@@ -130,6 +130,7 @@ def _powers(rows: Sequence[Row], limit_w: float | None) -> Powers:
         active_w=loads["active"]["power_w"],
         gemm_w=loads["gemm"]["power_w"],
         gemm_flops_per_s=loads["gemm"]["flops_per_s"],
+        gemm_bytes_per_s=loads["gemm"].get("operand_bytes_per_s", 0.0),
         memory_w=loads["memory"]["power_w"],
         memory_bytes_per_s=loads["memory"]["bytes_per_s"],
         communication_w=communication.get("power_w"),

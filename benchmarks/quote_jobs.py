@@ -42,16 +42,26 @@ def _verdicts(origin: Callable[[dict[str, Any]], str], row: dict[str, Any]) -> s
 
 
 def _told(origin: Callable[[dict[str, Any]], str], row: dict[str, Any]) -> str:
-    left = len(row["processes_on_boards"])
+    freed_s = row.get("seconds_until_boards_free")
+    boards = f"processes left on {row['ranks']} boards at that moment: {len(row['processes_on_boards'])}"
+    if freed_s is not None and row["processes_on_boards"]:
+        boards += f", none {freed_s:.1f} s later"
     if row["experiment"] == "cancel":
         said = f"Cancelled in mid-run: {row['state']} {row['seconds_until_cancelled']:.1f} s later"
     else:
-        spent = ", ".join(
-            f"attempt {attempt['attempt']} of {attempt['arm']}: {_joules(attempt['energy_mj'])}"
-            for attempt in row["attempts"]
-        )
+        spent = "; ".join(f"{attempt['arm']}, {_attempt(attempt)}" for attempt in row["attempts"])
         said = f"A rank killed in mid-run: {row['state']} {row['seconds_until_ended']:.1f} s later ({spent})"
-    return f"{said}; processes left on {row['ranks']} boards: {left}. {origin(row['origin'])}."
+    return f"{said}; {boards}. {origin(row['origin'])}."
+
+
+def _attempt(attempt: dict[str, Any]) -> str:
+    parts = [
+        f"attempt {attempt['attempt']} {attempt['outcome']}",
+        f"{_joules(attempt['energy_mj'])} in windows",
+    ]
+    if attempt["energy_interrupted_mj"] is not None:
+        parts.append(f"{_joules(attempt['energy_interrupted_mj'])} after them (estimate)")
+    return " ".join([parts[0] + ":", " and ".join(parts[1:])])
 
 
 def _joules(energy_mj: float | None) -> str:

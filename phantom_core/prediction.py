@@ -8,7 +8,8 @@
     step      = max(device, launched, capped)
     step J    = p (step x active W + dynamic J)
 
-with j_flop = (GEMM W - active W) / (FLOP/s meanwhile) and j_byte, j_sent likewise. `floor` is what no order of the
+with j_byte = (copy W - active W) / (bytes/s meanwhile), j_sent likewise, j_flop = (GEMM W - active W - operand bytes/s
+x j_byte) / (FLOP/s meanwhile), and memory bytes those of GEMMs' operands, passes and the update. `floor` is what no order of the
 same work could undercut: the largest of FLOPs / rate, least memory bytes / rate and bytes sent / rate.
 docs/mathematics.md has the derivation. For a world size that a profile has not measured there is no answer: how
 collectives grow from four ranks to 65,536 is nothing that four could tell.
@@ -167,7 +168,7 @@ class Predictor:
     def step(self, work: StepWork) -> Prediction:
         """Estimates one step."""
         profile, element_bytes, p = self._profile, work.element_bytes, work.world_size
-        gemm_s = exposed_s = elementwise_s = sent = passed = 0.0
+        gemm_s = exposed_s = elementwise_s = sent = passed = operands = 0.0
         for segment in work.segments:
             busy_s = sum(self.gemm_s(gemm, work) for gemm in segment.gemms)
             passes_s = sum(self._pass_s(elements * element_bytes) for elements in segment.passes_elements)
@@ -175,6 +176,7 @@ class Predictor:
             gemm_s += segment.count * busy_s
             elementwise_s += segment.count * passes_s
             exposed_s += segment.count * max(0.0, transfer_s - busy_s)
+            operands += segment.count * element_bytes * sum(gemm.elements for gemm in segment.gemms)
             passed += segment.count * element_bytes * sum(segment.passes_elements)
             sent += segment.count * _sent(segment.transfer, work)
         elementwise_s += BOOKKEEPING_LAUNCHES * profile.elementwise.latency_s
@@ -182,11 +184,11 @@ class Predictor:
         device_s = gemm_s + elementwise_s + exposed_s + update_s
         launched_s = work.launches * profile.eager_launch_s if self._mode == "eager" else 0.0
         powers = profile.powers
-        dynamic_j = work.flops * _above(powers.gemm_w, powers.active_w, powers.gemm_flops_per_s)
-        # Operands of GEMMs come from memory, too: a GEMM's power holds their share already.
-        dynamic_j += (passed + work.update_bytes) * _above(
-            powers.memory_w, powers.active_w, powers.memory_bytes_per_s
-        )
+        byte_j = _above(powers.memory_w, powers.active_w, powers.memory_bytes_per_s)
+        # The narrower a GEMM, the more of its energy goes into fetching operands.
+        operands_w = powers.gemm_bytes_per_s * byte_j
+        flop_j = _above(powers.gemm_w, powers.active_w + operands_w, powers.gemm_flops_per_s)
+        dynamic_j = work.flops * flop_j + (operands + passed + work.update_bytes) * byte_j
         if powers.communication_w is not None and powers.communication_bytes_per_s:
             dynamic_j += sent * _above(
                 powers.communication_w, powers.active_w, powers.communication_bytes_per_s

@@ -95,6 +95,8 @@ class Powers(SpecModel):
     """Large GEMMs."""
     gemm_flops_per_s: float
     """FLOP/s of one device meanwhile, sustained, power limit included."""
+    gemm_bytes_per_s: float = 0.0
+    """Bytes per second of their operands and results meanwhile; few, since they are large. 0 if it was not kept."""
     memory_w: float
     """Large copies."""
     memory_bytes_per_s: float

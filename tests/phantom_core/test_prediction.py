@@ -56,9 +56,19 @@ def test_energy_is_rest_power_over_the_step_and_joules_per_unit_of_work() -> Non
         work(Segment("forward", (Gemm(1000, 1000, 1000),)), update_bytes=10**9)
     )
     flops_j = 2e9 * (500 - 100) / 1e12
+    operands_j = 4 * 3e6 * (300 - 100) / 1e12
     update_j = 1e9 * (300 - 100) / 1e12
     assert found.update_s == pytest.approx(1e-3)
-    assert found.energy_j == pytest.approx(2 * (100 * found.step_s + flops_j + update_j))
+    assert found.energy_j == pytest.approx(2 * (100 * found.step_s + flops_j + operands_j + update_j))
+
+
+def test_the_power_of_large_gemms_is_shared_between_flops_and_operands() -> None:
+    powers = round_profile().powers.model_copy(update={"gemm_bytes_per_s": 5e11})
+    found = Predictor(round_profile(powers=powers)).step(work(Segment("forward", (Gemm(1000, 1000, 1000),))))
+    # 5e11 of 1e12 bytes/s take half of the copy's 200 W; the rest is arithmetic's.
+    flops_j = 2e9 * (500 - 100 - 100) / 1e12
+    operands_j = 4 * 3e6 * (300 - 100) / 1e12
+    assert found.energy_j == pytest.approx(2 * (100 * found.step_s + flops_j + operands_j))
 
 
 def test_an_eager_step_is_as_long_as_its_launches_take() -> None:
@@ -77,8 +87,9 @@ def test_a_step_is_never_so_short_that_it_breaks_the_power_limit() -> None:
     profile = round_profile()
     profile = profile.model_copy(update={"powers": profile.powers.model_copy(update={"limit_w": 300.0})})
     found = Predictor(profile).step(work(Segment("forward", (Gemm(1000, 1000, 1000),))))
-    # 2 GFLOP at 400 W per TFLOP/s beyond active power are 0.8 J; 200 W are left for them.
-    assert found.step_s == pytest.approx(0.8 / 200)
+    # 2 GFLOP at 400 W per TFLOP/s beyond active power are 0.8 J, 12 MB of operands at 200 W per TB/s 2.4 mJ; 200 W are
+    # left for them.
+    assert found.step_s == pytest.approx((0.8 + 0.0024) / 200)
     assert found.limit == "power"
     assert found.energy_j / 2 / found.step_s == pytest.approx(300.0)
 
