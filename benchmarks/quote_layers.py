@@ -178,9 +178,11 @@ def _methods(rows: list[Row]) -> str:
 TABLES: dict[str, Callable[[list[Row]], str]] = {
     "layers.sizes": sizes,
     "layers.targets": targets,
-    "layers.ghosts": lambda rows: sweep(rows, "k"),
-    "layers.ranks": lambda rows: sweep(rows, "p"),
+    # `_two`: the same on a host of two boards.
+    **{f"{name}.ghosts": lambda rows: sweep(rows, "k") for name in ("layers", "layers_two")},
+    **{f"{name}.ranks": lambda rows: sweep(rows, "p") for name in ("layers", "layers_two")},
     "attribution": attribution,
     "predictions": predictions,
+    "predictions_two": predictions,
 }
 """By block: a file of results, and which of its tables."""
