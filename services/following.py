@@ -4,17 +4,11 @@
 remember is in the database; what it keeps itself (an ingest token not yet handed over, a stop under way)
 costs at worst another attempt if it dies. A transport error changes no state, until Ray has been away for so long
 that an end which is due is told without it.
-
-Silence and waiting are counted from when this follower began at the earliest, and anew when it could not look for
-as long as a lease lasts: while no service ran, no event could arrive. They are counted by a monotonic clock, since
-the one that the database goes by may be stepped.
 """
 
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import datetime
 
 from phantom_core.checks import Capacity, check
 from phantom_core.plan import Plan, make_plan
@@ -30,20 +24,17 @@ from services.cluster import (
     JobStatus,
 )
 from services.database import Database
+from services.deadlines import Deadlines, Ending, Stood, age_s
 from services.errors import LeaseLost
-from services.event_limits import text
 from services.groups import Shape
+from services.job_ends import judged
 from services.leases import FollowView, IngestToken, Lease
-from services.log_shares import share_of
 from services.settings import Settings
-from services.standing import Standing
 from services.states import ExperimentState
 from services.tables import Experiment
 
 log = logging.getLogger(__name__)
 
-LOG_TAIL_CHARACTERS = 2_000
-"""Most of a log that a message quotes."""
 LATE_EVENTS_S = 15.0
 """Seconds that the last events of an ended job may take to arrive before its end is judged without them."""
 STOP_AGAIN_S = 30.0
@@ -56,34 +47,6 @@ HANDOVER_S = 10.0
 
 RETRIED = frozenset({Reason.WORKER_LOST, Reason.JOB_UNKNOWN, Reason.JOB_FAILED, Reason.SILENCE_DEADLINE})
 """Faults of the infrastructure: another attempt may do better. The user's own errors are not among them."""
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How an experiment is to end once its job is gone."""
-
-    state: ExperimentState
-    reason: Reason
-    message: str
-
-
-@dataclass(frozen=True)
-class Stood:
-    """Seconds for which an experiment has stood still in some respect."""
-
-    starting: float
-    """Since its job was handed over."""
-    heard: float
-    """Since the last sign of life from its ranks."""
-    offered: float
-    """Since it was offered to a worker group."""
-
-    @classmethod
-    def in_database(cls, view: FollowView) -> "Stood":
-        """As the database's clock has it, whoever followed."""
-        heard_at = view.last_event_at or view.running_at
-        moments = (view.starting_at, heard_at, view.offered_at)
-        return cls(*(0.0 if moment is None else _age_s(moment, view.now) for moment in moments))
 
 
 class Follower:
@@ -113,8 +76,7 @@ class Follower:
         self._stopped_at_s: float | None = None
         self._ended_since_s: float | None = None
         self._offered_since_s: float | None = None
-        self._standing = Standing(clock_s, settings.lease_ttl_s)
-        self._taken: tuple[datetime, float] | None = None
+        self._deadlines = Deadlines(self._plan, settings, clock_s)
         self._unanswered_since_s: float | None = None
 
     def step(self, cluster: Cluster) -> bool:
@@ -128,15 +90,9 @@ class Follower:
         """
         try:
             view = leases.follow(self._db, self.lease)
-            stood_s = self._standing.look(
-                {
-                    "starting": (view.attempt, view.starting_at),
-                    "heard": (view.attempt, view.last_event_at or view.running_at),
-                    "offered": (view.attempt, view.offered_at),
-                }
-            )
+            stood = self._deadlines.look(view)
             try:
-                has_more = self._step(cluster, view, Stood(**stood_s))
+                has_more = self._step(cluster, view, stood)
             except ClusterError as error:
                 return self._without_answer(view, error)
             self._unanswered_since_s = None
@@ -145,7 +101,7 @@ class Follower:
             log.info("%s", error)
             return False
 
-    def _step(self, cluster: Cluster, view: FollowView, stood: "Stood") -> bool:
+    def _step(self, cluster: Cluster, view: FollowView, stood: Stood) -> bool:
         if view.cancel_requested:
             self._ending = Ending(ExperimentState.CANCELLED, Reason.CANCELLED_BY_USER, "cancelled on request")
         status = self._job(cluster, view) if view.attempt else None
@@ -161,7 +117,7 @@ class Follower:
                     groups.forget(self._db, self._job_of(view))
                 return self._begin_anew(view, Reason.GROUP_LOST, lost)
         if self._ending is None:
-            self._ending = self._overdue(view, status, stood)
+            self._ending = self._deadlines.passed(view, status, stood)
         if self._ending is not None:
             return self._end_job(cluster, view, status)
         if view.state is ExperimentState.STARTING and not view.warm:
@@ -172,7 +128,7 @@ class Follower:
         return True
 
     def _begin(self, cluster: Cluster, view: FollowView) -> bool:
-        ending = self._ending or self._past_deadline(view)
+        ending = self._ending or self._deadlines.whole(view)
         if ending is not None:
             return self._finish(ending)
         capacity = cluster.capacity()
@@ -245,7 +201,7 @@ class Follower:
             self._unanswered_since_s = now_s
         # Another attempt needs Ray, so an end after which one would be made waits for the whole deadline.
         ending = self._ending if self._ending and self._ending.reason not in RETRIED else None
-        ending = ending or self._past_deadline(view)
+        ending = ending or self._deadlines.whole(view)
         away_s = now_s - self._unanswered_since_s
         if ending is None or away_s <= self._settings.silence_deadline_s:
             return True
@@ -255,59 +211,11 @@ class Follower:
         message = f"{ending.message}; Ray has given no answer for {away_s:.0f} s, so what became of its job is unknown"
         return self._finish(Ending(state, ending.reason, message))
 
-    def _overdue(self, view: FollowView, status: JobStatus | None, stood: "Stood") -> Ending | None:
-        """Which deadline has passed. A job that ended by itself is judged by its end instead."""
-        if status is None or status.state in FINAL_STATES - {"STOPPED"}:
-            return None
-        if status.state == "STOPPED":
-            # Perhaps by a dispatcher that died since, for a deadline: only the database knows of that.
-            stood = Stood.in_database(view)
-        return self._past_deadline(view) or self._unscheduled(view, stood) or self._silent(view, stood)
-
-    def _past_deadline(self, view: FollowView) -> Ending | None:
-        deadline_s = self._spec.resources.deadline_s
-        if self._taken is None or self._taken[0] != view.leased_at:
-            self._taken = (view.leased_at, self._clock_s() - _age_s(view.leased_at, view.now))
-        if self._clock_s() - self._taken[1] <= deadline_s:
-            return None
-        return Ending(
-            ExperimentState.FAILED,
-            Reason.DEADLINE,
-            f"not finished {deadline_s:g} s after it was taken from the queue; "
-            "raise resources.deadline_s, or train less",
-        )
-
-    def _unscheduled(self, view: FollowView, stood: "Stood") -> Ending | None:
-        if view.state is not ExperimentState.STARTING or view.starting_at is None:
-            return None
-        deadline_s = self._spec.resources.scheduling_deadline_s
-        if stood.starting <= deadline_s:
-            return None
-        return Ending(
-            ExperimentState.FAILED,
-            Reason.SCHEDULING_DEADLINE,
-            f"its {self._plan.world_size} ranks did not start within {deadline_s:g} s: the cluster is busy or "
-            "misses resources; raise resources.scheduling_deadline_s or free the boards",
-        )
-
-    def _silent(self, view: FollowView, stood: "Stood") -> Ending | None:
-        heard_at = view.last_event_at or view.running_at
-        if view.state is not ExperimentState.RUNNING or heard_at is None:
-            return None
-        deadline_s = self._settings.silence_deadline_s
-        if stood.heard <= deadline_s:
-            return None
-        return Ending(
-            ExperimentState.FAILED,
-            Reason.SILENCE_DEADLINE,
-            f"no sign of life from its ranks for {deadline_s:g} s",
-        )
-
-    def _lost_handover(self, view: FollowView, status: JobStatus | None, stood: "Stood") -> str | None:
+    def _lost_handover(self, view: FollowView, status: JobStatus | None, stood: Stood) -> str | None:
         """Why the group that stood ready will not make this attempt; None while it may, or is about to."""
         if status is None or status.state in FINAL_STATES:
             return "the worker group that stood ready was lost before it began; a new one is started"
-        if view.offered_at is None or max(stood.offered, _age_s(view.offered_at, view.now)) <= HANDOVER_S:
+        if view.offered_at is None or max(stood.offered, age_s(view.offered_at, view.now)) <= HANDOVER_S:
             return None
         if not groups.give_up(self._db, view.ray_job_id or "", self.lease.experiment_id):
             return None
@@ -322,46 +230,9 @@ class Follower:
         if self._clock_s() - self._ended_since_s < LATE_EVENTS_S and status is not None:
             return True
         self._ended_since_s = None
-        verdict = self._verdict(cluster, view, status)
+        verdict = judged(self._db, cluster, self.lease.experiment_id, self._job_of(view), view, status)
         groups.forget(self._db, self._job_of(view))
         return self._fail_or_retry(view, verdict)
-
-    def _verdict(self, cluster: Cluster, view: FollowView, status: JobStatus | None) -> Ending:
-        if view.reported_outcome == "failed":
-            return Ending(
-                ExperimentState.FAILED,
-                view.reported_reason or Reason.JOB_FAILED,
-                view.reported_message or "the job reported that it failed",
-            )
-        if status is None:
-            return Ending(
-                ExperimentState.LOST,
-                Reason.JOB_UNKNOWN,
-                "Ray no longer knows the job: its head was restarted or lost",
-            )
-        if status.state == "STOPPED":
-            return Ending(
-                ExperimentState.CANCELLED,
-                Reason.JOB_STOPPED,
-                "the job was stopped from outside, through Ray's dashboard or command",
-            )
-        tail = self._log_tail(cluster, view)
-        if status.state == "SUCCEEDED":
-            what = f"the job ended but {view.runs_left} runs were never reported"
-        else:
-            # Ray appends the log to its message too.
-            what = f"the job failed: {status.message.partition(chr(10))[0] if tail else status.message}"
-        return Ending(ExperimentState.FAILED, Reason.JOB_FAILED, text(f"{what}\n{tail}".strip()) or what)
-
-    def _log_tail(self, cluster: Cluster, view: FollowView) -> str:
-        """The last lines that this attempt's job printed for this experiment; empty if they can't be had."""
-        try:
-            log_text = cluster.log(self._job_of(view)) or ""
-        except ClusterError:
-            return ""
-        with self._db.read() as session:
-            share = share_of(session, self.lease.experiment_id, view.attempt, log_text)
-        return log_text[share.begin : share.end][-LOG_TAIL_CHARACTERS:].strip()
 
     def _fail_or_retry(self, view: FollowView, ending: Ending) -> bool:
         if ending.reason in RETRIED and view.starts < self._settings.attempts:
@@ -410,7 +281,3 @@ class Follower:
 def job_id(experiment_id: str, attempt: int) -> str:
     """The Ray job that an attempt is submitted as: its experiment's id, with its number from the second on."""
     return experiment_id if attempt <= 1 else f"{experiment_id}-attempt-{attempt}"
-
-
-def _age_s(since: datetime, now: datetime) -> float:
-    return max(0.0, (now - since).total_seconds())
