@@ -20,5 +20,8 @@ class Background(Protocol):
     def capacity(self) -> Capacity | None:
         """What the cluster has; None while that isn't known."""
 
+    def trouble(self) -> str | None:
+        """What of its work fails for reasons that nobody expected, in one sentence; None if nothing does."""
+
     def cluster_problem(self) -> str | None:
         """Why no experiment can run now, in one sentence; None if one can."""

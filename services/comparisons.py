@@ -1,6 +1,7 @@
 """Arms against the baseline, paired by round: stored when an experiment ends, computed while it runs."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from sqlalchemy import delete, insert, select
@@ -14,6 +15,7 @@ from services.arm_runs import ArmRuns
 from services.database import Database, now
 from services.errors import NotComparable, NotFound
 from services.metrics import primary_metric
+from services.mishaps import Mishaps
 from services.moves import lock_experiment
 from services.pairing import Asked, compare_arm
 from services.states import TERMINAL_STATES, ExperimentState, RunState
@@ -81,8 +83,13 @@ def store(db: Database, experiment_id: str) -> bool:
             return True
 
 
-def store_missing(db: Database, limit: int = 100) -> int:
+def store_missing(db: Database, mishaps: Mishaps, limit: int = 100) -> int:
     """Stores comparisons that a process which died has left out.
+
+    Args:
+        db: The database.
+        mishaps: Keeps what goes wrong with one from the others.
+        limit: How many at most; the latest first.
 
     Returns:
         How many it stored.
@@ -91,9 +98,13 @@ def store_missing(db: Database, limit: int = 100) -> int:
         missing = session.scalars(
             select(Experiment.id)
             .where(Experiment.state.in_(TERMINAL_STATES), Experiment.compared_at.is_(None))
+            .order_by(Experiment.finished_at.desc())
             .limit(limit)
         ).all()
-    return sum(store(db, identifier) for identifier in missing)
+    return sum(
+        mishaps.attempt(f"comparing {identifier}", partial(store, db, identifier), False)
+        for identifier in missing
+    )
 
 
 def _compute(

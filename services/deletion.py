@@ -5,12 +5,14 @@ experiment that nobody knows of.
 """
 
 from datetime import timedelta
+from functools import partial
 
 from sqlalchemy import CursorResult, delete, select
 from sqlalchemy.orm import InstrumentedAttribute
 
 from services.columns import Base
 from services.database import Database, now
+from services.mishaps import Mishaps
 from services.states import TERMINAL_STATES, ExperimentState
 from services.tables import (
     BoardStateBlock,
@@ -55,8 +57,12 @@ def delete_if_asked(db: Database, experiment_id: str) -> bool:
     return True
 
 
-def delete_asked(db: Database) -> int:
+def delete_asked(db: Database, mishaps: Mishaps) -> int:
     """Deletes the experiments that a process which died has left half-deleted, or not yet.
+
+    Args:
+        db: The database.
+        mishaps: Keeps what goes wrong with one from the others.
 
     Returns:
         How many went.
@@ -67,7 +73,10 @@ def delete_asked(db: Database) -> int:
                 Experiment.delete_requested_at.is_not(None), Experiment.state.in_(TERMINAL_STATES)
             )
         ).all()
-    return sum(delete_if_asked(db, identifier) for identifier in asked)
+    return sum(
+        mishaps.attempt(f"deleting {identifier}", partial(delete_if_asked, db, identifier), False)
+        for identifier in asked
+    )
 
 
 def prune_power(db: Database, days: float) -> int:

@@ -1,7 +1,8 @@
 """Takes experiments from the queue, hands them to Ray and follows them to the end; keeps a head if need be.
 
-Three threads: one follows experiments, one keeps the cluster (starts the embedded head, measures its capacity), one
-keeps house. They only ever fail for the moment: what goes wrong is said in `cluster_problem` and tried again.
+Four threads: one follows experiments, one keeps the cluster (starts the embedded head, measures its capacity), one
+keeps house, one copies logs. They only ever fail for the moment: what goes wrong with Ray is said in
+`cluster_problem`, what nobody expected in `trouble`, and all is tried again.
 """
 
 import logging
@@ -9,21 +10,20 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from phantom_core.checks import Capacity
-from phantom_core.protocol import Reason
 from services import groups, heartbeats, housekeeping, job_logs, leases
 from services.cluster import FINAL_STATES, AbsentCluster, Cluster, ClusterError
 from services.database import Database
-from services.errors import ServiceError
-from services.following import STOP_AGAIN_S, Follower
+from services.followed import Followed
+from services.following import STOP_AGAIN_S
 from services.lease_watch import LeaseWatch
-from services.leases import Lease
+from services.mishaps import Mishaps
 from services.ray_head import RayHead, RayHeadError
 from services.settings import Settings
-from services.states import ExperimentState
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +34,8 @@ LOG_COPY_S = 5.0
 GROUPS_S = 5.0
 """Seconds between two looks for worker groups that nobody hears of."""
 RENEWALS_PER_LEASE = 3
+LONGEST_PAUSE_S = 30.0
+"""Seconds at most until an experiment is looked at again whose following failed unexpectedly."""
 
 
 class Dispatcher:
@@ -55,8 +57,8 @@ class Dispatcher:
         self._told_s: float | None = None
         self._groups_s: float | None = None
         self._stopped_groups_s: dict[str, float] = {}
-        self._followers: dict[str, Follower] = {}
-        self._renewed_s: dict[str, float] = {}
+        self._followed: dict[str, Followed] = {}
+        self._mishaps = Mishaps()
         self._threads = [
             threading.Thread(target=self._keep_cluster, name="cluster keeper", daemon=True),
             threading.Thread(target=self._dispatch, name="dispatcher", daemon=True),
@@ -77,13 +79,11 @@ class Dispatcher:
             if thread.is_alive():
                 thread.join()
         if self._db is not None:
-            for follower in self._followers.values():
-                try:
-                    leases.release(self._db, follower.lease)
-                except ServiceError as error:
-                    log.warning("lease of %s not given back: %s", follower.lease.experiment_id, error)
-            self._followers.clear()
-            self._end_idle_groups(self._db)
+            for followed in self._followed.values():
+                give_back = partial(leases.release, self._db, followed.lease)
+                self._mishaps.attempt(f"giving back {followed.lease.experiment_id}", give_back, False)
+            self._followed.clear()
+            self._mishaps.attempt("ending idle groups", partial(self._end_idle_groups, self._db), None)
             self._db.close()
             self._db = None
         if self._cluster is not None:
@@ -105,47 +105,47 @@ class Dispatcher:
         """Why nothing can run now; None if something can."""
         return self._problem
 
+    def trouble(self) -> str | None:
+        """What fails for reasons that nobody expected, in one sentence; None if nothing does."""
+        return self._mishaps.told()
+
     def _dispatch(self) -> None:
+        assert self._db is not None
         while not self._stop.is_set():
             self._beat_s = time.monotonic()
-            try:
-                self._round()
-            except (ServiceError, ClusterError) as error:
-                log.warning("dispatcher: %s", error)
-            except Exception:
-                log.exception("dispatcher: a round failed; going on")
+            interval_s = self._settings.poll_interval_s
+            self._mishaps.attempt("a round", partial(self._round, self._db), None, longest_pause_s=interval_s)
             self._stop.wait(self._settings.poll_interval_s)
 
-    def _round(self) -> None:
-        assert self._db is not None
-        self._tell_heartbeat(self._db)
-        self._renew(self._db)
+    def _round(self, db: Database) -> None:
+        self._try("telling that the dispatcher lives", partial(self._tell_heartbeat, db))
+        self._renew(db)
         present = self._cluster
         # What is under way must end in time, and what somebody left be taken over, with or without a cluster.
         cluster = present or AbsentCluster(self._problem or "there is no cluster")
-        for identifier, follower in list(self._followers.items()):
+        for identifier, followed in list(self._followed.items()):
             if self._stop.is_set():
                 return
             # A cluster that does not answer costs each its timeouts; no lease may run out meanwhile.
             self._beat_s = time.monotonic()
-            self._renew(self._db)
-            if identifier in self._followers:
-                self._step(identifier, follower, cluster)
-        if len(self._followers) < self._settings.ray_max_active:
-            own = {follower.lease.token for follower in self._followers.values()}
-            watched = self._others.look(self._db, own)
-            lease = leases.claim(
-                self._db,
-                self._owner,
-                self._settings.lease_ttl_s,
-                watched,
-                from_queue=present is not None and self._problem is None,
-            )
-            if lease is not None:
-                self._follow(self._db, lease)
-
+            self._renew(db)
+            if identifier in self._followed:
+                self._step(identifier, followed, cluster)
+        if len(self._followed) < self._settings.ray_max_active:
+            can_run = present is not None and self._problem is None
+            self._try("taking experiments", partial(self._take, db, from_queue=can_run))
         if present is not None:
-            self._look_after_groups(self._db, present)
+            self._try("looking after worker groups", partial(self._look_after_groups, db, present))
+
+    def _try(self, part: str, work: Callable[[], None]) -> None:
+        self._mishaps.attempt(part, work, None)
+
+    def _take(self, db: Database, *, from_queue: bool) -> None:
+        own = {followed.lease.token for followed in self._followed.values()}
+        watched = self._others.look(db, own)
+        lease = leases.claim(db, self._owner, self._settings.lease_ttl_s, watched, from_queue=from_queue)
+        if lease is not None:
+            self._followed[lease.experiment_id] = Followed(db, lease, self._settings)
 
     def _look_after_groups(self, db: Database, cluster: Cluster) -> None:
         """Ends groups that should have ended by themselves, and forgets those that have."""
@@ -153,48 +153,45 @@ class Dispatcher:
         if self._groups_s is not None and now_s - self._groups_s < GROUPS_S:
             return
         self._groups_s = now_s
-        for group in groups.neglected(db):
-            status = cluster.status(group.id)
-            if status is None or status.state in FINAL_STATES:
-                groups.forget(db, group.id)
-                self._stopped_groups_s.pop(group.id, None)
-            elif now_s - self._stopped_groups_s.get(
-                group.id, -STOP_AGAIN_S
-            ) >= STOP_AGAIN_S and groups.end_neglected(db, group.id):
-                log.warning("worker group %s does not end by itself; its job is stopped", group.id)
-                self._stopped_groups_s[group.id] = now_s
-                cluster.stop(group.id)
+        neglected = groups.neglected(db)
+        self._stopped_groups_s = {
+            group.id: self._stopped_groups_s[group.id]
+            for group in neglected
+            if group.id in self._stopped_groups_s
+        }
+        for group in neglected:
+            if group.is_to_end:
+                stop = partial(self._stop_group, db, cluster, group.id, now_s)
+                self._try(f"stopping worker group {group.id}", stop)
+            self._try(f"looking at worker group {group.id}", partial(_forget_if_over, db, cluster, group.id))
+
+    def _stop_group(self, db: Database, cluster: Cluster, group_id: str, now_s: float) -> None:
+        last_s = self._stopped_groups_s.get(group_id)
+        if last_s is not None and now_s - last_s < STOP_AGAIN_S:
+            return
+        if groups.end_neglected(db, group_id):
+            log.warning("worker group %s does not end by itself; its job is stopped", group_id)
+            self._stopped_groups_s[group_id] = now_s
+            cluster.stop(group_id)
 
     def _end_idle_groups(self, db: Database) -> None:
         """Nobody will answer them any more."""
-        try:
-            ending = groups.end_idle(db, self._settings.service_url)
-            if self._cluster is not None and self._head is None:  # an own head takes its jobs along
-                for group_id in ending:
-                    self._cluster.stop(group_id)
-        except (ServiceError, ClusterError) as error:
-            log.warning("idle worker groups were not ended: %s", error)
+        ending = groups.end_idle(db, self._settings.service_url)
+        if self._cluster is not None and self._head is None:  # an own head takes its jobs along
+            for group_id in ending:
+                self._cluster.stop(group_id)
 
-    def _step(self, identifier: str, follower: Follower, cluster: Cluster) -> None:
+    def _step(self, identifier: str, followed: Followed, cluster: Cluster) -> None:
         """One look at one experiment; what goes wrong with it is none of the others' business."""
-        try:
-            if not follower.step(cluster):
-                self._forget(identifier)
-        except ServiceError as error:
-            log.warning("%s: %s", identifier, error)
-        except Exception:
-            log.exception("%s: a step failed; going on", identifier)
-
-    def _follow(self, db: Database, lease: Lease) -> None:
-        try:
-            follower = Follower(db, lease, self._settings)
-        except ValueError as error:
-            # It would come round for ever, ahead of all others.
-            message = f"its stored spec can't be used by this version; submit it anew: {error}"
-            leases.finish(db, lease, ExperimentState.FAILED, Reason.SUBMIT_FAILED, message)
-            return
-        self._renewed_s[lease.experiment_id] = time.monotonic()
-        self._followers[lease.experiment_id] = follower
+        part = f"following {identifier}"
+        look = partial(followed.step, cluster)
+        has_more = self._mishaps.attempt(part, look, True, longest_pause_s=LONGEST_PAUSE_S)
+        failing_s = self._mishaps.failing_s(part)
+        if has_more and failing_s:
+            end = partial(followed.end_if_due, failing_s, self._mishaps.error_of(part))
+            has_more = not self._mishaps.attempt(f"ending {identifier}", end, False)
+        if not has_more:
+            self._forget(identifier)
 
     def _tell_heartbeat(self, db: Database) -> None:
         now_s = time.monotonic()
@@ -206,11 +203,9 @@ class Dispatcher:
     def _keep_house(self) -> None:
         """Finishes what a service left when it died, and prunes: in a thread of its own, since leases can't wait."""
         assert self._db is not None
+        days = self._settings.power_retention_days
         while not self._stop.is_set():
-            try:
-                housekeeping.sweep(self._db, power_retention_days=self._settings.power_retention_days)
-            except Exception:
-                log.exception("housekeeping failed; going on")
+            housekeeping.sweep(self._db, power_retention_days=days, mishaps=self._mishaps)
             self._stop.wait(SWEEP_S)
 
     def _keep_logs(self) -> None:
@@ -220,24 +215,29 @@ class Dispatcher:
             cluster = self._cluster
             if cluster is None:
                 continue
-            try:
-                job_logs.copy_all(self._db, cluster, cancelled=self._stop.is_set)
-            except Exception:
-                log.exception("copying logs failed; going on")
+            copy = partial(
+                job_logs.copy_all, self._db, cluster, cancelled=self._stop.is_set, mishaps=self._mishaps
+            )
+            self._mishaps.attempt("copying logs", copy, 0)
 
     def _renew(self, db: Database) -> None:
         ttl_s = self._settings.lease_ttl_s
-        for identifier, follower in list(self._followers.items()):
-            if time.monotonic() - self._renewed_s[identifier] < ttl_s / RENEWALS_PER_LEASE:
+        pause_s = ttl_s / RENEWALS_PER_LEASE
+        for identifier, followed in list(self._followed.items()):
+            if time.monotonic() - followed.renewed_s < pause_s:
                 continue
-            if leases.renew(db, follower.lease, ttl_s):
-                self._renewed_s[identifier] = time.monotonic()
-            else:
+            part = f"keeping {identifier}"
+            renew = partial(leases.renew, db, followed.lease, ttl_s)
+            holds = self._mishaps.attempt(part, renew, None, longest_pause_s=pause_s)
+            if holds:
+                followed.renewed_s = time.monotonic()
+            elif holds is not None:
                 self._forget(identifier)
 
     def _forget(self, identifier: str) -> None:
-        self._followers.pop(identifier, None)
-        self._renewed_s.pop(identifier, None)
+        self._followed.pop(identifier, None)
+        for what in ("following", "ending", "keeping"):
+            self._mishaps.forget(f"{what} {identifier}")
 
     def _keep_cluster(self) -> None:
         while not self._stop.is_set():
@@ -246,11 +246,14 @@ class Dispatcher:
                 self._capacity = cluster.capacity()
                 self._problem = None
             except (ClusterError, RayHeadError, OSError) as error:
+                if self._problem != str(error):
+                    log.warning("cluster: %s; trying again", error)
                 self._problem = str(error)
-                log.warning("cluster: %s", error)
             except Exception as error:
-                self._problem = f"{type(error).__name__}: {error}"
-                log.exception("cluster: looking after it failed; going on")
+                problem = f"{type(error).__name__}: {error}"
+                if self._problem != problem:
+                    log.exception("cluster: looking after it failed; trying again")
+                self._problem = problem
             self._stop.wait(CLUSTER_CHECK_S)
 
     def _reach_cluster(self) -> Cluster:
@@ -269,6 +272,13 @@ class Dispatcher:
             self._head.start(cancelled=self._stop.is_set)
             self._cluster = Cluster(self._head.address, self._head.token)
         return self._cluster
+
+
+def _forget_if_over(db: Database, cluster: Cluster, group_id: str) -> None:
+    """A job that has ended, or that Ray no longer knows, can ask for nothing more."""
+    status = cluster.status(group_id)
+    if status is None or status.state in FINAL_STATES:
+        groups.forget(db, group_id)
 
 
 def ray_token(environment: Mapping[str, str]) -> str | None:

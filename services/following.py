@@ -195,9 +195,9 @@ class Follower:
 
     def _without_answer(self, view: FollowView, error: ClusterError) -> bool:
         """Ray says nothing of use. Whatever runs is left alone; what is to end waits, but not for ever."""
-        log.warning("%s: %s", self.lease.experiment_id, error)
         now_s = self._clock_s()
         if self._unanswered_since_s is None:
+            log.warning("%s: %s; trying again", self.lease.experiment_id, error)
             self._unanswered_since_s = now_s
         # Another attempt needs Ray, so an end after which one would be made waits for the whole deadline.
         ending = self._ending if self._ending and self._ending.reason not in RETRIED else None

@@ -28,8 +28,10 @@ FRESH_S = 5.0
 """A group that has not asked for so long is offered nothing: it asks twice a second."""
 COMES_BACK_S = 10.0
 """Seconds after its experiment's end in which a group is worth waiting for: it cleans up before it asks."""
+SUSPECT_S = 5.0
+"""Seconds without a question, where one is due, after which Ray is asked whether a group's job still runs."""
 NEGLECTED_S = 15.0
-"""Seconds without a question after which an idle or ending group's job is looked at, and stopped."""
+"""Seconds without a question after which an idle or ending group's job is stopped."""
 FORGOTTEN_S = 120.0
 """The same for one that works on something that is over: its last events may take a while to deliver."""
 
@@ -77,8 +79,8 @@ class Neglected:
 
     id: str
     """Its Ray job."""
-    since: datetime
-    """In its state since."""
+    is_to_end: bool
+    """Whether its job is to be stopped if it still runs; else only a look is due."""
 
 
 def register(db: Database, group_id: str, shape: Shape, experiment_id: str, attempt: int) -> str:
@@ -198,7 +200,7 @@ def give_up(db: Database, group_id: str, experiment_id: str) -> bool:
 
 
 def neglected(db: Database) -> list[Neglected]:
-    """Groups that have not asked for long though they should."""
+    """Groups that have not asked for a while though they should."""
     with db.read() as session:
         moment = now(session)
         over = or_(
@@ -206,23 +208,23 @@ def neglected(db: Database) -> list[Neglected]:
             Experiment.finished_at.is_not(None),
             Experiment.attempt != WorkerGroup.attempt,
         )
-        found = session.scalars(
-            select(WorkerGroup)
-            .outerjoin(Experiment, Experiment.id == WorkerGroup.experiment_id)
-            .where(
-                or_(
-                    WorkerGroup.state.in_([GroupState.IDLE, GroupState.ENDING])
-                    & (WorkerGroup.seen_at < moment - timedelta(seconds=NEGLECTED_S)),
-                    over
-                    & (WorkerGroup.seen_at < moment - timedelta(seconds=FORGOTTEN_S))
-                    & (
-                        Experiment.finished_at.is_(None)
-                        | (Experiment.finished_at < moment - timedelta(seconds=FORGOTTEN_S))
-                    ),
-                )
+
+        def silent(asking_s: float, working_s: float) -> ColumnElement[bool]:
+            finished_before = moment - timedelta(seconds=working_s)
+            return or_(
+                WorkerGroup.state.in_([GroupState.IDLE, GroupState.ENDING])
+                & (WorkerGroup.seen_at < moment - timedelta(seconds=asking_s)),
+                over
+                & (WorkerGroup.seen_at < finished_before)
+                & (Experiment.finished_at.is_(None) | (Experiment.finished_at < finished_before)),
             )
+
+        found = session.execute(
+            select(WorkerGroup.id, silent(NEGLECTED_S, FORGOTTEN_S))
+            .outerjoin(Experiment, Experiment.id == WorkerGroup.experiment_id)
+            .where(silent(SUSPECT_S, SUSPECT_S))
         )
-        return [Neglected(group.id, group.since) for group in found]
+        return [Neglected(group_id, bool(is_to_end)) for group_id, is_to_end in found]
 
 
 def end_neglected(db: Database, group_id: str) -> bool:

@@ -1,9 +1,11 @@
 """What must be done now and then, by any process, and does no harm if two do it: see `sweep`."""
 
 from dataclasses import dataclass
+from functools import partial
 
 from services import comparisons, deletion
 from services.database import Database
+from services.mishaps import Mishaps
 
 
 @dataclass(frozen=True)
@@ -18,15 +20,21 @@ class Swept:
     """Rows of old power samples and board states."""
 
 
-def sweep(db: Database, *, power_retention_days: float | None = None) -> Swept:
+def sweep(
+    db: Database, *, power_retention_days: float | None = None, mishaps: Mishaps | None = None
+) -> Swept:
     """Finishes what processes that died have left, and forgets what is too old.
 
     Args:
         db: The database.
         power_retention_days: Days for which power samples are kept after an experiment's end; None for ever.
+        mishaps: What went wrong in earlier sweeps, and now: none of it is the other work's business.
     """
+    tried = Mishaps() if mishaps is None else mishaps
     return Swept(
-        deleted=deletion.delete_asked(db),
-        compared=comparisons.store_missing(db),
-        pruned=0 if power_retention_days is None else deletion.prune_power(db, power_retention_days),
+        deleted=tried.attempt("deleting", partial(deletion.delete_asked, db, tried), 0),
+        compared=tried.attempt("comparing", partial(comparisons.store_missing, db, tried), 0),
+        pruned=0
+        if power_retention_days is None
+        else tried.attempt("pruning", partial(deletion.prune_power, db, power_retention_days), 0),
     )

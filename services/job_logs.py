@@ -5,24 +5,23 @@ few seconds, whole lines only, and keeps the last `KEPT_BYTES` of each start of 
 first byte, also where that is no longer kept, so that a byte keeps its position for ever.
 """
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 from sqlalchemy import ColumnElement, delete, func, or_, select
 from sqlalchemy.orm import Session
 
-from services.cluster import Cluster, ClusterError
+from services.cluster import Cluster
 from services.database import Database, now
 from services.errors import NotFound
 from services.log_shares import share_of
+from services.mishaps import Mishaps
 from services.moves import lock_experiment
 from services.scrubbing import scrubbed
 from services.states import LEASED_STATES, TERMINAL_STATES, ExperimentState
 from services.tables import Attempt, Experiment, ExperimentAttempt, JobLog, JobLogPart, Run
-
-log = logging.getLogger(__name__)
 
 KEPT_BYTES = 8 * 2**20
 """Most that is kept of one log: its end."""
@@ -58,6 +57,7 @@ def copy_all(
     *,
     job: str | None = None,
     cancelled: Callable[[], bool] = lambda: False,
+    mishaps: Mishaps | None = None,
 ) -> int:
     """Copies what is new of every job that runs, or ended a moment ago; to each experiment its own share.
 
@@ -66,6 +66,7 @@ def copy_all(
         cluster: Where the jobs run.
         job: Only this Ray job's; None takes all.
         cancelled: Whether to give up between two jobs.
+        mishaps: What went wrong with logs before, and now: none of it is the other logs' business.
 
     Returns:
         How many logs grew or were completed.
@@ -93,24 +94,29 @@ def copy_all(
             # Where a job's log says nothing itself, an experiment's share begins where the one before has ended.
             .order_by(ExperimentAttempt.begun_at)
         ).all()
+    tried = Mishaps() if mishaps is None else mishaps
     copied = 0
     for identifier, attempt, its_job, state in wanted:
         if cancelled():
             break
         assert its_job is not None, "only those that have a job were asked for"
-        try:
-            text = cluster.log(its_job)
-        except ClusterError as error:
-            log.info("the log of %s can't be copied now: %s", its_job, error)
-            continue
-        with db.read() as session:
-            share = share_of(session, identifier, attempt, text or "")
-        # The state was read before the log, so what an ended job printed is all in it.
-        ended = text is None or share.is_over or ExperimentState(state).is_terminal
-        copied += store(
-            db, identifier, attempt, (text or "")[: share.end], ended=ended, first_character=share.begin
-        )
+        is_over = ExperimentState(state).is_terminal
+        copy = partial(_copy, db, cluster, identifier, attempt, its_job, is_over=is_over)
+        copied += tried.attempt(f"copying the log of {identifier}", copy, False)
     return copied
+
+
+def _copy(
+    db: Database, cluster: Cluster, experiment_id: str, attempt: int, job: str, *, is_over: bool
+) -> bool:
+    """Copies what is new of one job's log; whether it grew or was completed."""
+    text = cluster.log(job)
+    with db.read() as session:
+        share = share_of(session, experiment_id, attempt, text or "")
+    # Whether it was over was read before the log, so what an ended job printed is all in it.
+    ended = text is None or share.is_over or is_over
+    told = (text or "")[: share.end]
+    return store(db, experiment_id, attempt, told, ended=ended, first_character=share.begin)
 
 
 def store(

@@ -104,6 +104,9 @@ def _background_checks(context: Context) -> list[Check]:
             needed=True,
             detail=f"its last sign of life was {age_s:.1f} s ago ({HEARTBEAT_LIMIT_S:g} s are allowed)",
         )
+        trouble = background.trouble()
+        if dispatcher.ok and trouble is not None:
+            dispatcher = Check(name="dispatcher", ok=False, needed=False, detail=trouble)
     problem = background.cluster_problem()
     cluster = Check(name="cluster", ok=problem is None, needed=False, detail=problem or "experiments can run")
     return [dispatcher, cluster]

@@ -35,6 +35,7 @@ class FakeBackground:
         self.calls: list[str] = []
         self.age_s: float | None = 0.5
         self.problem: str | None = None
+        self.fails: str | None = None
         self.has: Capacity | None = None
 
     def start(self) -> None:
@@ -51,6 +52,9 @@ class FakeBackground:
 
     def cluster_problem(self) -> str | None:
         return self.problem
+
+    def trouble(self) -> str | None:
+        return self.fails
 
 
 @dataclass

@@ -46,6 +46,9 @@ class SimulatedDispatcher:
     def capacity(self) -> Capacity | None:
         return Capacity(cpus=8, gpus=0)
 
+    def trouble(self) -> str | None:
+        return None
+
     def cluster_problem(self) -> str | None:
         return None
 

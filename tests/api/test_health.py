@@ -30,6 +30,15 @@ def test_a_cluster_that_is_down_degrades(start: Start) -> None:
     assert "Ray is starting" in service.http.get("/readyz").text
 
 
+def test_what_the_dispatcher_fails_at_unexpectedly_degrades_and_is_told(start: Start) -> None:
+    service = start()
+    service.background.fails = "these fail, and are tried again: following exp-1 (TypeError)"
+    status, word, found = checks(service)
+    assert (status, word) == (200, "degraded")
+    assert not found["dispatcher"]
+    assert "following exp-1 (TypeError)" in service.http.get("/readyz").text
+
+
 @pytest.mark.parametrize("age_s", [None, 31.0])
 def test_a_dispatcher_without_signs_of_life_is_unready(start: Start, age_s: float | None) -> None:
     service = start()

@@ -18,6 +18,7 @@ from services import deletion, experiments, groups, heartbeats, job_logs, keys, 
 from services.columns import Base
 from services.database import Database
 from services.errors import DatabaseError
+from services.mishaps import Mishaps
 from services.schema import head
 from services.tables import BoardStateBlock, Device
 from tests.services.simulated_job import Figures, begun, deliver, ran, spec
@@ -184,7 +185,7 @@ def test_rows_of_parents_can_not_go_without_their_children(database: Database) -
     fill(database)
     identifier = experiments.list_experiments(database).items[-1].id
     experiments.request_delete(database, identifier)
-    assert deletion.delete_asked(database) == 0
+    assert deletion.delete_asked(database, Mishaps()) == 0
     _assert_foreign_keys_hold(database)
 
 

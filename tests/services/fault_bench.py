@@ -2,7 +2,7 @@
 
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,6 +93,11 @@ class FaultBench:
         with self.database.read() as session:
             return session.get_one(Experiment, identifier).attempt
 
+    def groups(self) -> list[tuple[str, str]]:
+        """Worker groups and their states."""
+        with self.database.read() as session:
+            return [(group.id, group.state) for group in session.scalars(select(WorkerGroup))]
+
     def owners(self) -> set[str | None]:
         """Who holds leases."""
         with self.database.read() as session:
@@ -110,12 +115,11 @@ class FaultBench:
                 .where(EventRow.experiment_id == identifier, *FROM_JOBS)
             ).scalar_one()
 
-    def settled(self, identifiers: Iterable[str], *, groups_too: bool = True) -> list[tuple[str, str | None]]:
+    def settled(self, identifiers: Iterable[str]) -> list[tuple[str, str | None]]:
         """Waits until all have ended and their jobs too, and looks whether all is as it must be.
 
         Args:
             identifiers: The experiments.
-            groups_too: Whether worker groups that are lost without a word are waited for: it takes minutes.
 
         Returns:
             How each ended, and why.
@@ -132,8 +136,7 @@ class FaultBench:
         self.wait_until(over, f"end of {wanted}")
         if self.head.process is not None and self.head.process.poll() is None:
             self.wait_until(lambda: not self.head.running(), "end of all jobs")
-            if groups_too:
-                self.wait_until(lambda: not self._groups(), "no worker group that is thought to live")
+            self.wait_until(lambda: not self.groups(), "no worker group that is thought to live")
         assert_no_row_is_stuck(self.database)
         assert_every_event_landed_once(self.database, self.head.folder)
         with self.database.read() as session:
@@ -155,10 +158,6 @@ class FaultBench:
     def _lease(self, identifier: str) -> object:
         with self.database.read() as session:
             return session.get_one(Experiment, identifier).lease_expires_at
-
-    def _groups(self) -> Sequence[str]:
-        with self.database.read() as session:
-            return session.scalars(select(WorkerGroup.id)).all()
 
 
 def small(**changes: Any) -> ExperimentSpec:

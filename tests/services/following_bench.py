@@ -165,6 +165,13 @@ class Bench:
             }
             session.execute(update(Experiment).where(Experiment.id == self.id).values(aged))
 
+    def ages_since_its_end(self, seconds: float) -> None:
+        """Time passes after the experiment has ended."""
+        with self.db.write() as session:
+            row = session.get_one(Experiment, self.id)
+            assert row.finished_at is not None
+            row.finished_at -= timedelta(seconds=seconds)
+
     def ages_while_followed(self, seconds: float) -> None:
         """Time passes for the follower, by the clock that it counts with."""
         self.clock_s += seconds

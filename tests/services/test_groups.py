@@ -365,6 +365,22 @@ def test_a_lost_group_is_found_by_its_silence_and_forgotten_with_its_job(bench: 
     assert states(bench) == {}
 
 
+def test_a_group_whose_job_died_after_its_experiment_s_end_is_found_in_seconds_and_not_stopped_yet(
+    bench: Bench,
+) -> None:
+    """Its driver was killed before the ranks asked for more: Ray knows at once, long before silence says so."""
+    bench.succeeds()
+    assert groups.neglected(bench.db) == []
+    ages(bench, groups.SUSPECT_S + 1)
+    bench.ages_since_its_end(groups.SUSPECT_S + 1)
+    (found,) = groups.neglected(bench.db)
+    assert (found.id, found.is_to_end) == (bench.id, False), "its last events may still be on their way"
+    ages(bench, groups.FORGOTTEN_S)
+    bench.ages_since_its_end(groups.FORGOTTEN_S)
+    (found,) = groups.neglected(bench.db)
+    assert found.is_to_end
+
+
 def test_a_group_that_works_is_never_neglected_however_long(bench: Bench) -> None:
     bench.running()
     ages(bench, 1e6)

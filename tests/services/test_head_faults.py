@@ -33,6 +33,29 @@ def test_a_killed_job_is_started_again_and_its_second_death_is_told(bench: Fault
     assert bench.settled([again, dies]) == [SUCCEEDED, ("failed", "job_failed")]
 
 
+def test_a_killed_job_costs_the_experiment_that_its_group_took_over_one_attempt(bench: FaultBench) -> None:
+    """A worker group makes its second experiment when its job dies, another's dies while it is idle."""
+    bench.start(GHOSTWATT_KEEP_GROUP_S="60", GHOSTWATT_RAY_MAX_ACTIVE="1")
+    first = bench.submit()
+    bench.wait_for_state(first, ExperimentState.SUCCEEDED)
+    with bench.head.held("running"):
+        second = bench.submit()
+        bench.wait_for_state(second, ExperimentState.RUNNING)
+        assert bench.head.told()["submissions"] == [first], "the second is made in the first one's job"
+        assert bench.head.kill_job(first)
+        bench.wait_until(lambda: bench.attempt(second) == 2, "another attempt")
+    bench.wait_for_state(second, ExperimentState.SUCCEEDED)
+    again = f"{second}-attempt-2"
+    bench.wait_until(lambda: bench.groups() == [(again, "idle")], "an idle group")
+    assert bench.head.kill_job(again)
+    third = bench.submit()
+    bench.wait_for_state(third, ExperimentState.SUCCEEDED)
+    bench.wait_until(lambda: again not in dict(bench.groups()), "the dead group to be forgotten")
+    (last,) = bench.head.running()
+    bench.head.kill_job(last)
+    assert bench.settled([first, second, third]) == [SUCCEEDED] * 3
+
+
 def test_a_head_that_comes_back_without_its_jobs_gets_them_again(bench: FaultBench) -> None:
     bench.start(GHOSTWATT_RAY_MAX_ACTIVE="3")
     with bench.head.held("running"):

@@ -40,7 +40,7 @@ def test_killed_while_it_hands_the_job_over(bench: FaultBench, submit_first: boo
     bench.kill()
     bench.head.control(slow_s=0)
     bench.start()
-    assert bench.settled([identifier], groups_too=False) == [SUCCEEDED]
+    assert bench.settled([identifier]) == [SUCCEEDED]
 
 
 def test_killed_while_the_job_starts(bench: FaultBench) -> None:

@@ -1,0 +1,124 @@
+"""A leased experiment in a dispatcher's hands: followed while that works, and ended at its deadline if it does not.
+
+A fault of the service's own in following one experiment (`mishaps.py`) changes nothing about its job, which may train
+on and report its end. But a cancel or the whole deadline must not wait for ever on code that fails: then the
+experiment ends by what little can be known without that code.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import datetime
+
+from pydantic import ValidationError
+
+from phantom_core.protocol import Reason
+from phantom_core.spec import ResourceSpec
+from services import groups, leases
+from services.cluster import Cluster
+from services.database import Database, now
+from services.deadlines import Ending, age_s
+from services.following import Follower, job_id
+from services.leases import Lease
+from services.settings import Settings
+from services.states import ExperimentState
+from services.tables import Experiment
+
+log = logging.getLogger(__name__)
+
+
+class Followed:
+    """One experiment, its lease and, once there is one, its follower."""
+
+    def __init__(
+        self,
+        db: Database,
+        lease: Lease,
+        settings: Settings,
+        *,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Args: the database, the hold on the experiment, deadlines and addresses, a monotonic clock."""
+        self.lease = lease
+        self.renewed_s = clock_s()
+        """When its lease was made or renewed, by the clock."""
+        self._db = db
+        self._settings = settings
+        self._clock_s = clock_s
+        self._follower: Follower | None = None
+        self._taken: tuple[datetime, float] | None = None
+
+    def step(self, cluster: Cluster) -> bool:
+        """Looks once; see `Follower.step`.
+
+        Returns:
+            Whether there is more to do.
+        """
+        if self._follower is None:
+            try:
+                self._follower = Follower(self._db, self.lease, self._settings, clock_s=self._clock_s)
+            except ValueError as error:
+                # Tried again, it would fail again for ever.
+                message = f"its stored spec can't be used by this version; submit it anew: {error}"
+                self._end(Ending(ExperimentState.FAILED, Reason.SUBMIT_FAILED, message), None)
+                return False
+        return self._follower.step(cluster)
+
+    def end_if_due(self, failing_s: float, error: str) -> bool:
+        """Ends the experiment if somebody cancelled it or its deadline has passed, and following it goes on failing.
+
+        Args:
+            failing_s: Seconds for which it has failed.
+            error: What went wrong last.
+
+        Returns:
+            Whether there is no more to do.
+        """
+        if failing_s <= self._settings.silence_deadline_s:
+            return False
+        with self._db.read() as session:
+            experiment = session.get(Experiment, self.lease.experiment_id)
+            if experiment is None or experiment.lease_token != self.lease.token:
+                return True
+            job = experiment.ray_job_id or job_id(experiment.id, experiment.attempt)
+            is_cancelled = experiment.cancel_requested_at is not None
+            age_now_s = self._age_s(experiment.leased_at, now(session))
+            deadline_s = _deadline_s(experiment.spec)
+        how = (
+            f"the service has failed at following it for {failing_s:.0f} s ({error}; its log says more), so what "
+            "became of its job is unknown"
+        )
+        if is_cancelled:
+            message = f"cancelled on request; {how}"
+            ending = Ending(ExperimentState.CANCELLED, Reason.CANCELLED_BY_USER, message)
+        elif age_now_s > deadline_s:
+            message = f"not finished {deadline_s:g} s after it was taken from the queue; {how}"
+            ending = Ending(ExperimentState.LOST, Reason.DEADLINE, message)
+        else:
+            return False
+        self._end(ending, job)
+        return True
+
+    def _age_s(self, leased_at: datetime | None, moment: datetime) -> float:
+        """Seconds since it was taken from the queue, by the monotonic clock from the first look on."""
+        if leased_at is None:
+            return 0.0
+        if self._taken is None or self._taken[0] != leased_at:
+            self._taken = (leased_at, self._clock_s() - age_s(leased_at, moment))
+        return self._clock_s() - self._taken[1]
+
+    def _end(self, ending: Ending, job: str | None) -> None:
+        log.warning("%s: %s: %s", self.lease.experiment_id, ending.state, ending.message)
+        job = job or self.lease.ray_job_id or job_id(self.lease.experiment_id, self.lease.attempt)
+        # Whoever looks after worker groups stops the job: none of this experiment's code need work for that.
+        groups.give_up(self._db, job, self.lease.experiment_id)
+        leases.finish(self._db, self.lease, ending.state, ending.reason, ending.message)
+
+
+def _deadline_s(spec: object) -> float:
+    """The whole deadline that a stored spec asks for; the default if it can't be read."""
+    try:
+        told = spec.get("resources") if isinstance(spec, dict) else None
+        return ResourceSpec.model_validate(told or {}).deadline_s
+    except ValidationError:
+        return ResourceSpec().deadline_s
