@@ -14,11 +14,13 @@ class Tool(Protocol):
     """Something that meters windows of one board."""
 
     name: str
+    overlaps: bool
+    """Whether several of its windows can be open at once."""
 
-    def begin(self) -> None:
-        """Opens a window."""
+    def begin(self, window: str) -> None:
+        """Opens a window of that name."""
 
-    def end(self) -> float | None:
+    def end(self, window: str) -> float | None:
         """Closes it; millijoules of the board."""
 
     def close(self) -> None:
@@ -29,20 +31,21 @@ class Ghostwatt:
     """This project's meter, read as the other tools are: the counter at both ends."""
 
     name = "ghostwatt"
+    overlaps = True
 
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
-        self.start: EnergyReading | None = None
+        self.open: dict[str, EnergyReading] = {}
         self.uncertainty_mj: float | None = None
+        """Of the window that was closed last."""
 
-    def begin(self) -> None:
+    def begin(self, window: str) -> None:
         """Reads the counter."""
-        self.start = self.meter.read_energy()
+        self.open[window] = self.meter.read_energy()
 
-    def end(self) -> float | None:
+    def end(self, window: str) -> float | None:
         """Reads it again."""
-        assert self.start is not None
-        energy = window_energy(self.start, self.meter.read_energy())
+        energy = window_energy(self.open.pop(window), self.meter.read_energy())
         self.uncertainty_mj = energy.uncertainty_mj
         return energy.energy_mj
 
@@ -54,22 +57,21 @@ class GhostwattInJobs:
     """The same as jobs do it: power just before the window and just after it too, for a narrower bound."""
 
     name = "ghostwatt with power at the edges"
+    overlaps = True
 
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
-        self.start: EnergyReading | None = None
-        self.power_mw: float | None = None
+        self.open: dict[str, tuple[float | None, EnergyReading]] = {}
 
-    def begin(self) -> None:
+    def begin(self, window: str) -> None:
         """Reads power, then the counter."""
-        self.power_mw = self.meter.read_power().power_mw
-        self.start = self.meter.read_energy()
+        self.open[window] = (self.meter.read_power().power_mw, self.meter.read_energy())
 
-    def end(self) -> float | None:
+    def end(self, window: str) -> float | None:
         """Reads the counter, then power."""
-        assert self.start is not None
+        power_mw, start = self.open.pop(window)
         end = self.meter.read_energy()
-        return window_energy(self.start, end, [self.power_mw, self.meter.read_power().power_mw]).energy_mj
+        return window_energy(start, end, [power_mw, self.meter.read_power().power_mw]).energy_mj
 
     def close(self) -> None:
         """The meter stays its owner's."""
@@ -79,19 +81,20 @@ class Zeus:
     """ZeusMonitor, as its documentation has it; synchronizing is left to the benchmark, as for all tools."""
 
     name = "zeus"
+    overlaps = True
 
     def __init__(self, cuda_index: int) -> None:
         monitor = importlib.import_module("zeus.monitor")
         self.index = cuda_index
         self.monitor = monitor.ZeusMonitor(gpu_indices=[cuda_index], cpu_indices=[])
 
-    def begin(self) -> None:
+    def begin(self, window: str) -> None:
         """Begins a window."""
-        self.monitor.begin_window("window", sync_execution=False)
+        self.monitor.begin_window(window, sync_execution=False)
 
-    def end(self) -> float | None:
+    def end(self, window: str) -> float | None:
         """Ends it."""
-        measured = self.monitor.end_window("window", sync_execution=False)
+        measured = self.monitor.end_window(window, sync_execution=False)
         return float(1_000 * measured.gpu_energy[self.index])
 
     def close(self) -> None:
@@ -145,6 +148,7 @@ class CodeCarbon:
     """
 
     name = "codecarbon"
+    overlaps = False
 
     def __init__(self, nvml_index: int) -> None:
         if importlib.util.find_spec("codecarbon") is None:
@@ -160,13 +164,13 @@ class CodeCarbon:
             force_cpu_power=100,
         )
 
-    def begin(self) -> None:
+    def begin(self, window: str) -> None:
         """Starts a task."""
-        self.tracker.start_task()
+        self.tracker.start_task(window)
 
-    def end(self) -> float | None:
+    def end(self, window: str) -> float | None:
         """Stops it; its answer is in kWh."""
-        task = self.tracker.stop_task()
+        task = self.tracker.stop_task(window)
         return None if task is None else float(task.gpu_energy) * 3.6e9
 
     def close(self) -> None:

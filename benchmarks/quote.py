@@ -216,24 +216,48 @@ def meters(result: dict[str, Any]) -> str:
     for row in rows:
         if row["measured"] == "agreement":
             version = setting["versions"].get(row["peer"], "")
-            difference = abs(row["largest_difference_percent"])
+            difference = row["largest_difference_percent"]
+            told = "no window that both could read"
+            if difference is not None:
+                told = f"{abs(difference):.1g} % apart at most, within our ± {row['our_bound_percent']:.1f} %"
+            windows = f"{row['windows']} window(s) of {row['window_s']:.0f} s"
+            lines.append(f"| energy against {row['peer']} {version}, {windows} | {told} |")
+        elif row["measured"] == "calls":
             lines.append(
-                f"| energy against {row['peer']} {version}, {row['windows']} window(s) of {row['window_s']:.0f} s "
-                f"| {difference:.1g} % apart at most, within our ± {row['our_bound_percent']:.1f} % |"
+                f"| the driver's own calls, medians of {row['calls']} | counter {row['counter_us_median']:,.1f} µs, "
+                f"power {row['power_us_median']:,.1f} µs, both in one call {row['both_at_once_us_median']:,.1f} µs |"
             )
         elif row["measured"] == "cost":
             lines.append(
-                f"| {row['tool']}: begin and end of a window, medians of {row['windows']} "
-                f"| {row['begin_us_median']:,.0f} and {row['end_us_median']:,.0f} µs |"
+                f"| {row['tool']}: begin and end of a window {row['how']}, medians of {row['windows']} "
+                f"| {row['begin_us_median']:,.1f} and {row['end_us_median']:,.1f} µs |"
             )
+        elif row["measured"] == "cost ratio":
+            begin, end = (
+                f"{row[f'{edge}_ratio']:.3f} {_range(row[f'{edge}_ratio_95_percent'])}" for edge in EDGES
+            )
+            lines.append(f"| {row['tool']} over {row['peer']}, {row['how']} | begin {begin}, end {end} |")
         elif row["measured"] == "sampler":
-            low, high = row["interval_95_percent"]
+            interval = _range(
+                [None if each is None else each / 100 for each in row["interval_95_percent"]], "+.2%"
+            )
             lines.append(
-                f"| step time with the sampler against without, {row['pairs_of_blocks']} pairs "
-                f"| {row['step_time_change_percent']:+.2f} % (95 % interval {low:+.2f} to {high:+.2f} %) |"
+                f"| step time with the sampler against without, {row['pairs_of_blocks']} pairs of {row['block_s']:g} s "
+                f"| {row['step_time_change_percent']:+.2f} % {interval} |"
             )
     board = "a scripted board" if setting["scripted_board"] else setting["board"]
-    return "\n".join([*lines, "", f"On {board}, `{setting['method']}`. {origin(result)}."])
+    commands = dict.fromkeys(row.get("command", result["command"]) for row in rows if row is not setting)
+    told = origin(result | {"command": "`, `".join(commands)})
+    return "\n".join([*lines, "", f"On {board}, `{setting['method']}`. {told}."])
+
+
+EDGES = ("begin", "end")
+
+
+def _range(ends: list[float | None], form: str = ".3f") -> str:
+    """A 95 % interval, or nothing where too few pairs gave none."""
+    low, high = ends
+    return "" if low is None or high is None else f"({low:{form}} to {high:{form}})"
 
 
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {

@@ -4,7 +4,6 @@ The steps are a job's own: a `Trainer`, in a CUDA graph on a board. The sampler 
 own: power at 10 Hz, states at 1 Hz, each batch to a spool on disk. Only the spool's delivery is left out.
 """
 
-import math
 import multiprocessing
 import random
 import tempfile
@@ -18,7 +17,7 @@ from typing import Any
 
 import torch
 
-from phantom_core.intervals import ratio_intervals
+from benchmarks.paired import paired_ratio
 from phantom_core.meters.choose import MeterRequest, open_meter
 from phantom_core.meters.sampling import PowerSampler, Sample
 from phantom_core.plan import PlannedArm
@@ -66,48 +65,59 @@ def training_load(width: int, batch_size: int, depth: int = 8) -> Iterator[Load]
         yield Load(run, trainer.step_mode, width, batch_size)
 
 
-def sampler_cost(uuid: str, load: Load, pairs: int, block_s: float) -> dict[str, Any]:
-    """Time per step in blocks with the sampler running and without, the order of a pair drawn by lot.
+def sampler_cost(uuid: str, load: Load, pairs: int, block_s: float) -> Iterator[dict[str, Any]]:
+    """Time per step in blocks with the sampler running and without, in turn.
+
+    Which comes first is drawn by lot, as often the one as the other, so that a drift of the clocks cancels in the
+    median. One more pair before them warms the board up and counts for nothing.
 
     Args:
         uuid: The board.
         load: What is slowed down, if anything is.
         pairs: Pairs of blocks.
         block_s: Seconds of a block, about.
+
+    Yields:
+        The row so far, after every pair.
     """
-    steps = _steps_of(load, block_s)
-    ratios = []
-    samples = 0
+    sampled_first = random.sample([number % 2 == 0 for number in range(pairs)], pairs)
     with (
         tempfile.TemporaryDirectory(prefix="ghostwatt-sampler-") as folder,
         _sampler(uuid, folder) as sampler,
     ):
-        for _ in range(pairs):
-            seconds: dict[bool, float] = {}
-            for sampled in random.sample([True, False], 2):
+        steps = _steps_of(load, block_s)
+        seconds: dict[bool, list[float]] = {True: [], False: []}
+        for first in [True, *sampled_first]:
+            for sampled in (first, not first):
                 if sampled:
                     sampler.begin()
                 start_s = time.perf_counter()
                 load.run(steps)
-                seconds[sampled] = time.perf_counter() - start_s
+                seconds[sampled].append(time.perf_counter() - start_s)
                 if sampled:
                     sampler.end()
-            ratios.append(math.log(seconds[True]) - math.log(seconds[False]))
-        samples = sum(len(path.read_bytes().splitlines()) for path in Path(folder).glob("*.events"))
-    (interval,) = ratio_intervals([ratios], seed=0)
-    return {
-        "measured": "sampler",
-        "rate_hz": RATE_HZ,
-        "pairs_of_blocks": pairs,
-        "block_s": block_s,
-        "steps_per_block": steps,
-        "step_mode": load.mode,
-        "width": load.width,
-        "batch_size": load.batch_size,
-        "batches_spooled": samples,
-        "step_time_change_percent": 100 * (interval.ratio - 1),
-        "interval_95_percent": [100 * (interval.low - 1), 100 * (interval.high - 1)],
-    }
+            with_it, without = seconds[True][1:], seconds[False][1:]
+            if not with_it:
+                continue
+            change = paired_ratio(with_it, without)
+            ends = (change.low, change.high)
+            yield {
+                "measured": "sampler",
+                "rate_hz": RATE_HZ,
+                "pairs_of_blocks": change.pairs,
+                "block_s": block_s,
+                "steps_per_block": steps,
+                "step_mode": load.mode,
+                "width": load.width,
+                "batch_size": load.batch_size,
+                "batches_spooled": sum(
+                    len(path.read_bytes().splitlines()) for path in Path(folder).glob("*.events")
+                ),
+                "block_s_with": with_it,
+                "block_s_without": without,
+                "step_time_change_percent": 100 * (change.ratio - 1),
+                "interval_95_percent": [None if end is None else 100 * (end - 1) for end in ends],
+            }
 
 
 def _steps_of(load: Load, block_s: float) -> int:

@@ -14,6 +14,7 @@ from phantom_core.meters.base import (
     MeterBase,
     PowerMethod,
     PowerReading,
+    made,
 )
 from phantom_core.meters.integration import sensor_period_s
 from phantom_core.meters.nvml_board import Metric, NvmlBoard
@@ -137,7 +138,7 @@ class NvmlMeter(MeterBase):
             return EnergyReading(instant, None, None, None, reason=self._device.reason, flags=self._flags)
         answer = self._read_counter()
         after_s = monotonic()
-        instant = Instant(time.time(), (before_s + after_s) / 2)
+        instant = made(Instant, (time.time(), (before_s + after_s) / 2))
         epoch = self._session.generation + self._losses
         if isinstance(answer, Answer):
             self._losses += answer.lost
@@ -146,7 +147,8 @@ class NvmlMeter(MeterBase):
             )
         lag_s = self._period_s + after_s - before_s
         bound_mj = None if self._limit_mw is None else lag_s * self._limit_mw
-        return EnergyReading(
+        # Positions, since names cost: instant, energy, method, scope, bound, reason, lag, accumulated, epoch, flags.
+        fields = (
             instant,
             float(answer),
             "nvml.counter",
@@ -158,6 +160,7 @@ class NvmlMeter(MeterBase):
             epoch,
             self._flags,
         )
+        return made(EnergyReading, fields)
 
     def read_power(self) -> PowerReading:
         """The board's power: momentary where the driver has it, else its mean over about a second."""
