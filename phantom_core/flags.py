@@ -100,7 +100,9 @@ FLAGS: dict[Flag, FlagMeaning] = {
         "The sampler stopped early: no integral stands beside the counter.", False
     ),
     Flag.NOT_IDLE_BASELINE: FlagMeaning(
-        "The board was not idle while its idle power was measured, so net energy is too low.", False
+        "The board was not idle while its idle power was measured, or nothing could show that it was, so net "
+        "energy may be too low.",
+        False,
     ),
     Flag.ESTIMATED: FlagMeaning("Not measured: CPU time times an assumed number of watts per core.", False),
     Flag.DOMAIN_DROPPED: FlagMeaning(

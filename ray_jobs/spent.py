@@ -5,7 +5,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
+from phantom_core.protocol import DeviceInfo
 from ray_jobs.window_clock import OpenWindow
+
+
+def reads_device(devices: Sequence[DeviceInfo], rank: int) -> bool:
+    """Whether a rank is the lowest of those that share its device, so that the device is read, and counted, once.
+
+    Args:
+        devices: Of the ranks that take part, by rank.
+        rank: Which; one that takes no part reads none.
+    """
+    names = [(device.host, device.uuid) for device in devices]
+    return rank < len(names) and names.index(names[rank]) == rank
 
 
 @dataclass(frozen=True)

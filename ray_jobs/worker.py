@@ -40,6 +40,7 @@ from ray_jobs.node_agent import NodeAgent
 from ray_jobs.ranks import COMPUTE_TIMEOUT, Ranks, Team, joined, listening_address, use_interface_of
 from ray_jobs.reporter import Reporter
 from ray_jobs.rounds import Rounds
+from ray_jobs.spent import reads_device
 from ray_jobs.spool import Spool, remove_spool, spool_folder
 from ray_jobs.window_clock import WindowClock
 
@@ -273,14 +274,7 @@ class Bench:
         return OwnProcesses.of([pid for device, pid in told if (device.host, device.uuid) == mine])
 
     def _reads_meter(self, team_size: int) -> bool:
-        """Whether this rank is the lowest of those that share its device, so that the device is read once."""
-        mine = (self._meter.device.host, self._meter.device.uuid)
-        sharing = [
-            rank
-            for rank, device in enumerate(self._devices[:team_size])
-            if (device.host, device.uuid) == mine
-        ]
-        return sharing[:1] == [self._ranks.rank]
+        return reads_device(self._devices[:team_size], self._ranks.rank)
 
     def _synchronize(self) -> None:
         if self._ranks.device.type == "cuda":

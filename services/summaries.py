@@ -6,7 +6,6 @@ order in which events came leaves no trace.
 """
 
 import math
-import statistics
 from collections.abc import Iterable, Sequence
 
 from sqlalchemy import select
@@ -16,6 +15,7 @@ from phantom_core.flags import Flag
 from phantom_core.meters.windows import methods_disagree, window_flags
 from phantom_core.protocol import RunFinished
 from phantom_core.spec import MeasurementSpec
+from services.idle_baseline import IdleBaseline, idle_baseline, net_energy
 from services.interrupted import interrupted_energy, is_cut_off
 from services.tables import Arm, Attempt, Device, Experiment, ExperimentAttempt, Run, Window
 from services.window_rows import WindowRow, window_rows
@@ -50,7 +50,8 @@ def summarise(session: Session, experiment: Experiment, run: Run, windows: Seque
         training = training.without_energy(missing)
     steady = sum_over([window for window in charged if window.phase == "steady"], devices)
     per_step = steady if steady.steps else training
-    idle_power_mw, idle_flags = _idle_power(session, experiment, attempt.experiment_attempt, devices)
+    idle = _idle_baseline(session, experiment, attempt.experiment_attempt, devices)
+    net = net_energy(training, idle)
     _copy_report(run, finish)
     told_s = finish.training_s
     run.training_s = told_s if told_s is not None and math.isfinite(told_s) else training.seconds
@@ -68,19 +69,17 @@ def summarise(session: Session, experiment: Experiment, run: Run, windows: Seque
     from_steady = _energy_from_steady(run, training, steady)
     run.energy_per_sample_mj = _ratio(per_step.energy_mj, per_step.samples)
     run.seconds_per_step = _ratio(per_step.seconds, per_step.steps)
-    run.idle_power_mw = idle_power_mw
-    run.energy_net_mj = (
-        None
-        if training.energy_mj is None or idle_power_mw is None
-        else training.energy_mj - idle_power_mw * training.seconds
-    )
+    run.idle_power_mw = idle.power_mw
+    run.energy_net_mj = net.energy_mj
     run.energy_integral_mj = training.integral_mj
     run.sample_count = training.sample_count
     run.largest_gap_s = training.largest_gap_s
     run.device_keys = sorted(devices)
     run.method, run.scope = per_step.method, per_step.scope
-    run.energy_reason = training.reason or per_step.reason
-    flags = training.flags | steady.flags | idle_flags | _run_flags(session, run, training, per_step)
+    run.energy_reason = training.reason or per_step.reason or net.reason
+    flags = (
+        training.flags | steady.flags | idle.flags | net.flags | _run_flags(session, run, training, per_step)
+    )
     if _is_imprecise(per_step, MeasurementSpec.model_validate(experiment.spec["measurement"])):
         flags |= {Flag.IMPRECISE}
     run.flags = ordered(flags | ({Flag.FROM_STEADY} if from_steady else set()))
@@ -169,29 +168,17 @@ def _devices_of_arm(session: Session, run: Run, attempt: Attempt) -> set[int]:
     return {device.key for device in devices if (device.host, device.uuid) in names}
 
 
-def _idle_power(
+def _idle_baseline(
     session: Session, experiment: Experiment, experiment_attempt: int, devices: set[int]
-) -> tuple[float | None, frozenset[str]]:
-    """Idle power of the boards together, milliwatts: the mean of before the first round and after the last."""
-    windows = distinct(
-        window_rows(
-            session,
-            Window.experiment_id == experiment.id,
-            Window.phase.in_(["idle_before", "idle_after"]),
-            Window.experiment_attempt == experiment_attempt,
-            Window.device_key.in_(devices),
-        )
+) -> IdleBaseline:
+    windows = window_rows(
+        session,
+        Window.experiment_id == experiment.id,
+        Window.phase.in_(["idle_before", "idle_after"]),
+        Window.experiment_attempt == experiment_attempt,
+        Window.device_key.in_(devices),
     )
-    flags = frozenset(
-        flag for window in windows for flag in window.flags or () if flag == Flag.NOT_IDLE_BASELINE
-    )
-    powers: dict[int, list[float]] = {}
-    for window in windows:
-        if window.energy_mj is not None and window.duration_s > 0:
-            powers.setdefault(window.device_key, []).append(window.energy_mj / window.duration_s)
-    if not devices or powers.keys() != devices:
-        return None, flags
-    return math.fsum(statistics.fmean(each) for each in powers.values()), flags
+    return idle_baseline(distinct(windows), devices)
 
 
 def _run_flags(session: Session, run: Run, training: Sum, per_step: Sum) -> frozenset[str]:

@@ -2,6 +2,6 @@
 
 `choose` opens the best meter of a device: `nvml_meter` (over `nvml_library`, `nvml_board`, `nvml_lookup`),
 `amd_meter`, `rapl`, `cpu_estimate`, or `unreadable`. `windows` makes energies of readings, `integration` of
-power samples; `sampling` takes those; `idle` and `net_energy` deal with the baseline; `company` and `visible`
-tell who is on a board and which boards a process sees. docs/energy.md explains all of it.
+power samples; `sampling` takes those; `idle` measures the baseline; `company` tells who is on
+a board. docs/energy.md explains all of it.
 """

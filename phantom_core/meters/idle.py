@@ -132,10 +132,28 @@ class _Watch:
     def _busy(self, own: OwnProcesses, host_busy_percent: float) -> tuple[str | None, tuple[Flag, ...]]:
         if self._meter.device.method == "rapl" and host_busy_percent > IDLE_UTILIZATION_PERCENT:
             return f"the host's processors were {host_busy_percent:.0f} % busy", (Flag.NOT_IDLE_BASELINE,)
+        if self._meter.device.kind == "cpu":
+            return None, ()
         for state in self._states:
             if board_shared(state.process_ids, own):
                 reason = f"processes {list(state.process_ids or ())} are on the board"
                 return reason, (Flag.NOT_IDLE_BASELINE, Flag.BOARD_SHARED)
             if (state.utilization_percent or 0) > IDLE_UTILIZATION_PERCENT:
                 return f"the board was {state.utilization_percent:.0f} % busy", (Flag.NOT_IDLE_BASELINE,)
-        return None, ()
+        return self._unchecked(own)
+
+    def _unchecked(self, own: OwnProcesses) -> tuple[str | None, tuple[Flag, ...]]:
+        """What could not be looked at on a board of which nothing says that it was busy.
+
+        Utilisation is the whole board's, whoever computes there, so alone it shows an idle board; so does a list of
+        processes that holds none but our own, which idle. Without both nothing does.
+        """
+        why = "; ".join(self._states[-1].reasons)
+        if any(board_shared(state.process_ids, own) is False for state in self._states):
+            return None, ()
+        hidden = (
+            f"who else was on the board can't be told: {why or 'the list of processes lacks our own ranks'}"
+        )
+        if any(state.utilization_percent is not None for state in self._states):
+            return hidden, (Flag.COMPANY_UNKNOWN,)
+        return f"{hidden}; nor how busy it was", (Flag.NOT_IDLE_BASELINE, Flag.COMPANY_UNKNOWN)

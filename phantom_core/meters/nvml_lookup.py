@@ -31,6 +31,9 @@ class FoundBoard:
     """Full UUID of the board."""
     mig_uuid: str | None
     """UUID of the MIG slice that was asked for; None if the board itself was."""
+    divided: bool = False
+    """Whether the board is divided into MIG slices: then whatever computes on it has but a slice, also where CUDA gives
+    the board's UUID for it."""
 
 
 def list_boards() -> tuple[BoardEntry, ...]:
@@ -85,11 +88,11 @@ def find_board(session: NvmlSession, uuid: str) -> FoundBoard:
     wanted = uuid.strip()
     legacy = re.fullmatch(r"MIG-(GPU-[0-9a-f-]+)/\d+/\d+", wanted, re.IGNORECASE)
     if legacy:
-        return FoundBoard(uuid=find_board(session, legacy[1]).uuid, mig_uuid=wanted)
+        return FoundBoard(find_board(session, legacy[1]).uuid, wanted, divided=True)
     boards = boards_of(session)
     forms = [wanted] if wanted.upper().startswith(("GPU-", "MIG-")) else [f"GPU-{wanted}", f"MIG-{wanted}"]
     matches = {
-        FoundBoard(board.uuid, None if candidate == board.uuid else candidate)
+        FoundBoard(board.uuid, None if candidate == board.uuid else candidate, bool(board.mig_uuids))
         for board in boards
         for candidate in (board.uuid, *board.mig_uuids)
         for form in forms

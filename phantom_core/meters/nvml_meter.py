@@ -89,7 +89,7 @@ class NvmlMeter(MeterBase):
         self._read_counter = board.counter(self._energy_metric)
         self._power_metric, self._power_method = self._choose_power()
         self._losses = 0
-        self._flags = (Flag.MIG_PARENT,) if found.mig_uuid else ()
+        self._flags = (Flag.MIG_PARENT,) if found.divided else ()
         self._accumulator: PowerAccumulator | None = None
         self._period_s = ASSUMED_PERIOD_S
         method: Method | None = None
@@ -254,8 +254,10 @@ class NvmlMeter(MeterBase):
         elif counter:
             power = self.capabilities.why_not(Metric.POWER_USAGE)
             remarks.append(f"no energy counter ({counter}) and no power ({power})")
-        if found.mig_uuid:
-            remarks.append(f"energy of the whole board, of which {found.mig_uuid} is a slice")
+        if found.divided:
+            remarks.append(
+                f"energy of the whole board, of which {found.mig_uuid or 'what computes here'} is a slice"
+            )
         if self._scope == "gpu" and self.capabilities.has(Metric.MODULE_POWER):
             remarks.append("the GPU alone; its module, CPU included, can be metered with scope `module`")
         return "; ".join(remarks) or None

@@ -8,7 +8,7 @@ at least -T P_end and at most +T P_start:
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from phantom_core.flags import Flag
@@ -173,46 +173,6 @@ def methods_disagree(counter_mj: float | None, integral_mj: float | None) -> boo
         return False
     larger_mj = max(abs(counter_mj), abs(integral_mj))
     return abs(counter_mj - integral_mj) > DISAGREEMENT * larger_mj
-
-
-def total_energy(energies: Iterable[tuple[str, str, WindowEnergy]]) -> WindowEnergy:
-    """Sums one common window over distinct devices; a device that several ranks share counts once.
-
-    Args:
-        energies: (host, device UUID, energy) for every rank. Of several for one device the first counts,
-            unless it is unknown and a later one isn't.
-
-    Returns:
-        The sum, with the sum of the bounds (they are bounds, not deviations, so they add); None if any device
-        is unknown or there is none, since a sum without it would be too low.
-    """
-    by_device: dict[tuple[str, str], WindowEnergy] = {}
-    for host, uuid, energy in energies:
-        earlier = by_device.get((host, uuid))
-        if earlier is None or (earlier.energy_mj is None and energy.energy_mj is not None):
-            by_device[host, uuid] = energy
-    total: WindowEnergy | None = None
-    for (host, uuid), energy in by_device.items():
-        if energy.energy_mj is None:
-            flags = _merged(*(each.flags for each in by_device.values()), (Flag.ENERGY_UNKNOWN,))
-            reason = f"{uuid} on {host}: {energy.reason}"
-            return WindowEnergy(None, None, None, None, reason, flags)
-        total = energy if total is None else _added(total, energy)
-    return total or WindowEnergy(None, None, None, None, "no device was metered", (Flag.ENERGY_UNKNOWN,))
-
-
-def _added(total: WindowEnergy, more: WindowEnergy) -> WindowEnergy:
-    assert total.energy_mj is not None
-    assert more.energy_mj is not None
-    bounds = (total.uncertainty_mj, more.uncertainty_mj)
-    return total._replace(
-        energy_mj=total.energy_mj + more.energy_mj,
-        uncertainty_mj=None if None in bounds else sum(bound for bound in bounds if bound is not None),
-        method=total.method if total.method == more.method else None,
-        scope=total.scope if total.scope == more.scope else None,
-        reason=total.reason or more.reason,
-        flags=_merged(total.flags, more.flags),
-    )
 
 
 def _merged(*groups: Sequence[Flag]) -> tuple[Flag, ...]:

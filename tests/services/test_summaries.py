@@ -264,6 +264,34 @@ def test_without_an_idle_baseline_net_energy_is_unknown(database: Database) -> N
     assert run.energy_training_mj == 4_000_000.0
 
 
+@pytest.mark.parametrize(
+    ("times", "net_mj", "flags"),
+    [
+        (0.5, 3_000_000.0, ()),
+        (2.0, 0.0, ()),
+        # 20 s of twice 100 W and 1 % more are 40 kJ above the energy: as much as its bound.
+        (2.02, pytest.approx(-40_000.0), ()),
+        (2.03, None, ("not_idle_baseline",)),
+        (20.0, None, ("not_idle_baseline",)),
+    ],
+)
+def test_net_energy_is_never_below_zero_by_more_than_its_bound(
+    database: Database, times: float, net_mj: float | None, flags: tuple[str, ...]
+) -> None:
+    def idled(event: Event) -> Iterator[Event]:
+        if isinstance(event.payload, Window) and event.payload.phase == "idle_before":
+            energy_mj = times * (event.payload.energy_mj or 0.0)
+            payload = event.payload.model_copy(update={"energy_mj": energy_mj, "uncertainty_mj": 0.0})
+            event = event.model_copy(update={"payload": payload})
+        yield event
+
+    run = summary(database, idled)
+    assert run.energy_training_mj == 4_000_000.0
+    assert run.idle_power_mw == pytest.approx(times * 2 * 50_000.0)
+    assert (run.energy_net_mj, run.flags) == (net_mj, flags)
+    assert (net_mj is None) == ("net energy is unknown" in (run.energy_reason or ""))
+
+
 def test_an_eager_step_on_a_gpu_is_flagged_if_a_graph_was_wanted(database: Database) -> None:
     why = "capture failed: out of memory"
     run = summary(database, finish(step_mode="eager", step_mode_reason=why))

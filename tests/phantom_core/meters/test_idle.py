@@ -20,7 +20,16 @@ from phantom_core.meters.nvml_library import NvmlSession
 from phantom_core.meters.nvml_lookup import find_board
 from phantom_core.meters.nvml_meter import NvmlMeter
 from phantom_core.meters.rapl import RaplMeter
-from tests.nvml_stub.harness import ALWAYS, Clock, LoadedStub, StubBoard, StubScript
+from tests.nvml_stub.harness import (
+    ALWAYS,
+    NO_PERMISSION,
+    NOT_SUPPORTED,
+    Clock,
+    Failure,
+    LoadedStub,
+    StubBoard,
+    StubScript,
+)
 
 Load = Callable[[StubScript], LoadedStub]
 
@@ -76,6 +85,55 @@ def test_a_stranger_on_the_board_is_said_and_the_idle_ranks_are_not_strangers(lo
         )
     assert shared.energy.flags == (Flag.NOT_IDLE_BASELINE, Flag.BOARD_SHARED)
     assert alone.energy.flags == ()
+
+
+NO_LIST = Failure("nvmlDeviceGetComputeRunningProcesses_v3", NO_PERMISSION)
+NO_UTILIZATION = Failure("nvmlDeviceGetUtilizationRates", NOT_SUPPORTED)
+IN_CONTAINER = OwnProcesses.of([None])
+
+
+@pytest.mark.parametrize(
+    ("board", "own", "flags", "words"),
+    [
+        # The list is hidden: utilisation alone shows that the board idled, and who was there is said to be unknown.
+        (StubBoard(failures=(NO_LIST,)), IN_CONTAINER, (Flag.COMPANY_UNKNOWN,), "not permitted to this user"),
+        (StubBoard(failures=(NO_LIST,)), OwnProcesses.of([100]), (Flag.COMPANY_UNKNOWN,), "not permitted"),
+        (StubBoard(), IN_CONTAINER, (Flag.COMPANY_UNKNOWN,), "lacks our own ranks"),
+        # It numbers as the host does, in a container that can't: as many as our ranks are our ranks.
+        (StubBoard(processes=((7001, ALWAYS),)), IN_CONTAINER, (), None),
+        (
+            StubBoard(processes=((7001, ALWAYS), (7002, ALWAYS))),
+            IN_CONTAINER,
+            (Flag.NOT_IDLE_BASELINE, Flag.BOARD_SHARED),
+            "processes [7001, 7002] are on the board",
+        ),
+        # A divided board has no utilisation: a list with none but our own, which idle, shows as much.
+        (StubBoard(failures=(NO_UTILIZATION,), processes=((100, ALWAYS),)), OwnProcesses.of([100]), (), None),
+        # Neither: nothing shows that the board idled.
+        (
+            StubBoard(failures=(NO_UTILIZATION, NO_LIST)),
+            IN_CONTAINER,
+            (Flag.NOT_IDLE_BASELINE, Flag.COMPANY_UNKNOWN),
+            "nor how busy it was",
+        ),
+        # Busy is busy, whoever it was.
+        (
+            StubBoard(failures=(NO_LIST,), utilizations=((80, ALWAYS),)),
+            IN_CONTAINER,
+            (Flag.NOT_IDLE_BASELINE,),
+            "the board was 80 % busy",
+        ),
+    ],
+)
+def test_what_can_not_be_looked_at_is_said_and_a_baseline_that_nothing_shows_to_be_idle_is_flagged(
+    load: Load, board: StubBoard, own: OwnProcesses, flags: tuple[Flag, ...], words: str | None
+) -> None:
+    stub = load(StubScript(boards=(board,)))
+    with metered(stub, board.uuid) as meter:
+        (result,) = idle_power([meter], 1.0, stub.clock.sleep, own=own, monotonic=stub.clock.monotonic)
+    assert result.power_mw is not None, "a figure that is known is kept, with what must be said of it"
+    assert result.energy.flags == flags
+    assert (result.reason is None) if words is None else (words in (result.reason or ""))
 
 
 def test_a_device_that_can_not_be_read_has_no_idle_power_and_says_why() -> None:

@@ -3,10 +3,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from phantom_core.meters.base import DeviceNotFound, MeterError, MeterUnavailable
+from phantom_core.meters.base import DeviceNotFound, MeterUnavailable
 from phantom_core.meters.nvml_library import NvmlSession
 from phantom_core.meters.nvml_lookup import BoardEntry, FoundBoard, find_board, list_boards
-from phantom_core.meters.visible import visible_uuids
 from tests.nvml_stub.harness import LIB_RM_VERSION_MISMATCH, LoadedStub, StubBoard, StubScript
 
 A = "GPU-aaaa1111-0000-0000-0000-000000000000"
@@ -39,12 +38,12 @@ def three_boards() -> StubScript:
         (A.removeprefix("GPU-"), FoundBoard(A, None)),
         (f" {A} ", FoundBoard(A, None)),
         ("GPU-aaaa1", FoundBoard(A, None)),
-        ("GPU-c", FoundBoard(C, None)),
-        ("cccc", FoundBoard(C, None)),
-        (SLICES[1], FoundBoard(C, SLICES[1])),
-        (SLICES[1].removeprefix("MIG-"), FoundBoard(C, SLICES[1])),
-        ("MIG-5555e", FoundBoard(C, SLICES[0])),
-        (f"MIG-{C}/3/0", FoundBoard(C, f"MIG-{C}/3/0")),
+        ("GPU-c", FoundBoard(C, None, divided=True)),
+        ("cccc", FoundBoard(C, None, divided=True)),
+        (SLICES[1], FoundBoard(C, SLICES[1], divided=True)),
+        (SLICES[1].removeprefix("MIG-"), FoundBoard(C, SLICES[1], divided=True)),
+        ("MIG-5555e", FoundBoard(C, SLICES[0], divided=True)),
+        (f"MIG-{C}/3/0", FoundBoard(C, f"MIG-{C}/3/0", divided=True)),
     ],
 )
 def test_a_board_is_found_by_any_form_of_its_uuid_in_any_order_of_the_driver(
@@ -98,56 +97,3 @@ def test_a_driver_that_does_not_fit_its_library_says_what_to_do(load: Load) -> N
     load(StubScript(init_code=LIB_RM_VERSION_MISMATCH))
     with pytest.raises(MeterUnavailable, match="reboot"):
         list_boards()
-
-
-def entries(*models: str) -> list[BoardEntry]:
-    return [BoardEntry(n, f"GPU-{n}{n}{n}", model, None) for n, model in enumerate(models)]
-
-
-@pytest.mark.parametrize(
-    ("value", "visible"),
-    [
-        (None, ("GPU-000", "GPU-111", "GPU-222")),
-        ("", ()),
-        ("-1", ()),
-        ("none", ()),
-        ("2,0", ("GPU-222", "GPU-000")),
-        (" 1 , 2 ", ("GPU-111", "GPU-222")),
-        ("1,7,2", ("GPU-111",)),
-        ("1,-1,2", ("GPU-111",)),
-        ("1,,2", ("GPU-111",)),
-        ("1,1", ()),
-        ("1gpu,2", ("GPU-111", "GPU-222")),
-        ("GPU-222,GPU-000", ("GPU-222", "GPU-000")),
-        ("GPU-2,gpu-0", ("GPU-222", "GPU-000")),
-        ("GPU-2,GPU-9,GPU-0", ("GPU-222",)),
-        ("GPU-2,GPU-22", ()),
-        ("GPU-", ()),
-        ("GPU-2,0", ("GPU-222",)),
-    ],
-)
-def test_a_value_of_cuda_visible_devices_means_what_cuda_takes_it_for(
-    value: str | None, visible: tuple[str, ...]
-) -> None:
-    assert visible_uuids(value, entries("H100", "H100", "H100")) == visible
-
-
-def test_of_a_divided_board_cuda_shows_the_first_slice_or_the_one_that_is_named() -> None:
-    boards = [BoardEntry(0, C, "H100", None, SLICES)]
-    assert visible_uuids("0", boards) == (SLICES[0],)
-    assert visible_uuids(None, boards) == (SLICES[0],)
-    assert visible_uuids(SLICES[1], boards) == (SLICES[1],)
-
-
-def test_indexes_of_boards_that_differ_are_refused_unless_cuda_counts_as_the_driver_does() -> None:
-    mixed = entries("H100", "A2")
-    assert visible_uuids("1", mixed, "PCI_BUS_ID") == ("GPU-111",)
-    assert visible_uuids("GPU-1", mixed) == ("GPU-111",)
-    assert visible_uuids("", mixed) == ()
-    with pytest.raises(MeterError, match="CUDA_DEVICE_ORDER=PCI_BUS_ID"):
-        visible_uuids("1", mixed)
-
-
-def test_no_boards_are_visible_where_there_are_none() -> None:
-    assert visible_uuids(None, []) == ()
-    assert visible_uuids("0", []) == ()

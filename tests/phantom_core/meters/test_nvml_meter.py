@@ -11,7 +11,7 @@ from phantom_core.meters.company import OwnProcesses, state_flags
 from phantom_core.meters.nvml_library import NvmlSession
 from phantom_core.meters.nvml_lookup import find_board
 from phantom_core.meters.nvml_meter import GpuScope, NvmlMeter
-from phantom_core.meters.windows import total_energy, window_energy
+from phantom_core.meters.windows import window_energy
 from tests.nvml_stub.harness import (
     ALWAYS,
     DRIVER_NOT_LOADED,
@@ -351,8 +351,17 @@ def test_slices_of_a_board_are_metered_as_their_board_labelled_and_counted_once(
         ]
         devices = one.device, two.device
     assert all(energy.flags == (Flag.MIG_PARENT,) for energy in energies)
-    total = total_energy([(d.host, d.uuid, e) for d, e in zip(devices, energies, strict=True)])
-    assert total.energy_mj == pytest.approx(1_000_000, abs=1)
+    assert len({(device.host, device.uuid) for device in devices}) == 1, "so that sums have the board once"
+    assert [energy.energy_mj for energy in energies] == pytest.approx([1_000_000] * 2, abs=1), "never a share"
+
+
+def test_whoever_computes_on_a_divided_board_has_a_slice_of_it_also_under_the_board_s_own_uuid(
+    load: Load,
+) -> None:
+    stub = load(one_board(slices=("MIG-aaaa",)))
+    with metered(stub) as meter:
+        assert "of which what computes here is a slice" in (meter.device.reason or "")
+        assert meter.read_energy().flags == (Flag.MIG_PARENT,)
 
 
 def test_a_superchip_is_metered_as_gpu_alone_unless_its_module_is_asked_for(load: Load) -> None:

@@ -12,6 +12,7 @@ from tests.nvml_stub.harness import NO_PERMISSION, NOT_SUPPORTED, Failure, NvmlS
 
 UUID = StubBoard().uuid
 OTHER = "GPU-22222222-2222-2222-2222-222222222222"
+SLICE = "MIG-33333333-3333-3333-3333-333333333333"
 
 
 def test_importing_the_meters_loads_neither_the_driver_nor_torch() -> None:
@@ -53,7 +54,26 @@ def test_a_user_without_permission_is_told_so(nvml_stub: NvmlStub, tmp_path: Pat
     assert "this user may not open the NVIDIA driver" in printed
 
 
-@pytest.mark.parametrize("visible", ["", "1", OTHER, None])
+@pytest.mark.parametrize(
+    "visible",
+    [
+        None,
+        "",
+        "-1",
+        "0",
+        "1",
+        "1,0",
+        "0,0",
+        "7",
+        OTHER,
+        f"{OTHER},{UUID}",
+        "GPU-22",
+        "GPU-2,GPU-1",
+        SLICE,
+        "MIG-3",
+        "none",
+    ],
+)
 def test_the_same_board_is_metered_whatever_the_process_may_compute_on(
     nvml_stub: NvmlStub, tmp_path: Path, visible: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,7 +81,7 @@ def test_the_same_board_is_metered_whatever_the_process_may_compute_on(
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    boards = (StubBoard(uuid=OTHER, counter_mj=10**12), StubBoard(uuid=UUID, counter_mj=7))
+    boards = (StubBoard(uuid=OTHER, counter_mj=10**12, slices=(SLICE,)), StubBoard(uuid=UUID, counter_mj=7))
     code = (
         "from phantom_core.meters.choose import MeterRequest, open_meter\n"
         f"with open_meter(MeterRequest('cuda', uuid={UUID!r})) as meter:\n"

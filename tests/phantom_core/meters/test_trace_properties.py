@@ -16,7 +16,7 @@ from phantom_core.meters.integration import integrate_power
 from phantom_core.meters.nvml_library import NvmlSession
 from phantom_core.meters.nvml_lookup import find_board
 from phantom_core.meters.nvml_meter import NvmlMeter
-from phantom_core.meters.windows import WindowEnergy, total_energy, window_energy
+from phantom_core.meters.windows import window_energy
 from phantom_core.protocol import Method, Scope
 from tests.nvml_stub.harness import NvmlStub, StubBoard, StubScript
 
@@ -164,22 +164,6 @@ def test_no_samples_make_a_negative_integral(
         assert 0 <= integral.energy_mj < math.inf
         assert integral.uncertainty_mj is not None
         assert 0 <= integral.uncertainty_mj < math.inf
-
-
-boards = st.tuples(st.sampled_from(["host-a", "host-b"]), st.sampled_from(["GPU-1", "GPU-2", "GPU-3"]))
-
-
-@settings(deadline=None)
-@given(ranks=st.lists(boards, min_size=1, max_size=12), energies=st.lists(st.integers(1, 10**9), min_size=6))
-def test_a_total_counts_every_board_once_however_ranks_share_them(
-    ranks: list[tuple[str, str]], energies: list[int]
-) -> None:
-    of_board = dict(zip(sorted(set(ranks)), energies, strict=False))
-    total = total_energy(
-        [(*board, WindowEnergy(of_board[board], 1.0, "nvml.counter", "gpu")) for board in ranks]
-    )
-    assert total.energy_mj == sum(of_board.values())
-    assert total.uncertainty_mj == len(of_board)
 
 
 corners = st.lists(st.tuples(st.floats(0.05, 5), st.floats(0, 700)), min_size=1, max_size=6)

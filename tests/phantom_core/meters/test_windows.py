@@ -7,8 +7,6 @@ from phantom_core.meters.base import EnergyReading, Instant
 from phantom_core.meters.windows import (
     WindowEnergy,
     methods_disagree,
-    seconds_needed,
-    total_energy,
     window_energy,
     window_flags,
 )
@@ -139,54 +137,3 @@ def test_methods_disagree_beyond_five_per_cent(
     counter_mj: float | None, integral_mj: float | None, disagree: bool
 ) -> None:
     assert methods_disagree(counter_mj, integral_mj) is disagree
-
-
-def test_a_board_that_several_ranks_share_counts_once() -> None:
-    one, two = WindowEnergy(10, 1, "nvml.counter", "gpu"), WindowEnergy(20, 2, "nvml.counter", "gpu")
-    total = total_energy([("a", "GPU-1", one), ("a", "GPU-1", one), ("a", "GPU-2", two), ("b", "GPU-1", one)])
-    assert (total.energy_mj, total.uncertainty_mj) == (40, 4)
-    assert (total.method, total.scope) == ("nvml.counter", "gpu")
-
-
-def test_a_sum_that_lacks_a_board_is_unknown_rather_than_too_low() -> None:
-    lost = WindowEnergy(None, None, None, None, "lost", (Flag.ENERGY_UNKNOWN,))
-    total = total_energy([("a", "GPU-1", WindowEnergy(10, 1, "nvml.counter", "gpu")), ("a", "GPU-2", lost)])
-    assert total.energy_mj is None
-    assert "GPU-2 on a: lost" in (total.reason or "")
-    assert total_energy([]).energy_mj is None
-
-
-def test_of_two_ranks_on_one_board_the_one_that_could_read_it_counts() -> None:
-    lost = WindowEnergy(None, None, None, None, "lost", (Flag.ENERGY_UNKNOWN,))
-    good = WindowEnergy(10, 1, "nvml.counter", "gpu")
-    later = WindowEnergy(11, 1, "nvml.counter", "gpu")
-    for ranks in ([lost, good], [good, lost], [good, later], [lost, good, later]):
-        assert total_energy([("a", "GPU-1", energy) for energy in ranks]).energy_mj == 10
-
-
-def test_a_sum_over_several_methods_names_none() -> None:
-    total = total_energy(
-        [
-            ("a", "1", WindowEnergy(1, 1, "rapl", "package")),
-            ("a", "2", WindowEnergy(1, None, "estimate", "process")),
-        ]
-    )
-    assert (total.energy_mj, total.uncertainty_mj, total.method, total.scope) == (2, None, None, None)
-
-
-def test_a_window_that_is_too_short_for_a_precision_tells_how_long_it_must_be() -> None:
-    energy = WindowEnergy(600_000, 60_000, "nvml.counter", "gpu")
-    assert seconds_needed(energy, 2.0, 0.01) == pytest.approx(20.0)
-    assert seconds_needed(energy, 2.0, 0.2) == pytest.approx(1.0)
-
-
-def test_no_length_makes_an_estimate_or_an_unknown_energy_precise() -> None:
-    assert seconds_needed(WindowEnergy(600, 300, "estimate", "process"), 2.0, 0.01) is None
-    assert seconds_needed(WindowEnergy(600, None, "rapl", "package"), 2.0, 0.01) is None
-    assert seconds_needed(WindowEnergy(None, None, None, None), 2.0, 0.01) is None
-
-
-@pytest.mark.parametrize("precision", [0.0, -0.1, math.nan])
-def test_a_precision_that_is_none_is_refused(precision: float) -> None:
-    with pytest.raises(ValueError, match="positive share"):
-        seconds_needed(WindowEnergy(600, 300, "rapl", "package"), 2.0, precision)
