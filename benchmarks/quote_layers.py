@@ -178,11 +178,11 @@ def _methods(rows: list[Row]) -> str:
 TABLES: dict[str, Callable[[list[Row]], str]] = {
     "layers.sizes": sizes,
     "layers.targets": targets,
-    # `_two`: the same on a host of two boards.
-    **{f"{name}.ghosts": lambda rows: sweep(rows, "k") for name in ("layers", "layers_two")},
-    **{f"{name}.ranks": lambda rows: sweep(rows, "p") for name in ("layers", "layers_two")},
+    # `_h200`: the same on H200s.
+    **{f"{name}.ghosts": lambda rows: sweep(rows, "k") for name in ("layers", "layers_h200")},
+    **{f"{name}.ranks": lambda rows: sweep(rows, "p") for name in ("layers", "layers_h200")},
     "attribution": attribution,
     "predictions": predictions,
-    "predictions_two": predictions,
+    "predictions_h200": predictions,
 }
 """By block: a file of results, and which of its tables."""
