@@ -19,7 +19,7 @@ _NAMES: tuple[tuple[Part, tuple[str, ...]], ...] = (
             "one_shot_all",
         ),
     ),
-    ("optimizer", ("multi_tensor_apply", "fusedsgd", "fusedadam")),
+    ("optimizer", ("multi_tensor_apply", "fusedsgd", "fusedadam", "sgd", "adamw")),
     (
         "gemm",
         (
@@ -33,6 +33,11 @@ _NAMES: tuple[tuple[Part, tuple[str, ...]], ...] = (
             "cublas",
             "triton_tem_",
             "triton_mm",
+            # What waits for ghosts is part of the GEMM that reads them.
+            "send_ghosts",
+            "send_contributions",
+            "receive_ghosts",
+            "receive_gradient",
         ),
     ),
     (

@@ -1,12 +1,16 @@
 """J and ms per training step of every layout, in interleaved rounds on the same boards.
 
     torchrun --nproc-per-node 4 -m benchmarks.layers [--quick] [--sets sizes ghosts ranks] [--widths 4096 ...]
+    torchrun --nproc-per-node 4 -m benchmarks.layers --quick --no-silent --widths 8192 --out ab.json \
+        --arms phantom "phantom overlapped" "phantom overlapped update after"
 
 bfloat16 with float32 masters, bias-free, ReLU, SGD; whole steps of the project's own trainer, in a CUDA graph. All arms
 of a size that fit into memory together are built first, then measured round by round in shuffled order; the energy of
 a window is read at the counter's ticks (`tick_windows`). Then each arm that communicates is built once more with its
 collectives replaced by local copies: what that is faster by is the exposed communication. Rows go to `--out` every
 round; `--append` keeps those of earlier runs, so that `--widths` and `--arms` can cut a run into shorter ones.
+Arms that are measured only if `--arms` names them: `phantom overlapped`, `phantom direct`, and any arm's name with
+` update after` behind it.
 Compiling DTensor's arm takes longest.
 """
 
@@ -73,6 +77,11 @@ def main() -> None:
         "--quick", action="store_true", help="shorter windows; the sizes alone, if no sets are named"
     )
     parser.add_argument("--tiny", action="store_true", help="one small size, for a test of the script itself")
+    parser.add_argument(
+        "--no-silent",
+        action="store_true",
+        help="leave out the windows without communication, for a quick A/B",
+    )
     parser.add_argument("--append", action="store_true", help="keep what the file has of other runs")
     options = parser.parse_args()
     window_s = options.window_s or (0.02 if options.tiny else 1.0 if options.quick else 2.0)
@@ -80,7 +89,15 @@ def main() -> None:
         sets = options.sets or (["sizes"] if options.quick else ["sizes", "ghosts", "ranks"])
         sizes = _sizes(place, sets, options.widths, options.tiny, options.arms)
         earlier = _earlier(options.out, place.device) if options.append else []
-        run = Run(place, options.out, _profile(options.profile), earlier, window_s, options.rounds)
+        run = Run(
+            place,
+            options.out,
+            _profile(options.profile),
+            earlier,
+            window_s,
+            options.rounds,
+            silent=not options.no_silent,
+        )
         run.everything(sizes)
 
 
@@ -94,6 +111,7 @@ class Run:
         earlier: Rows to keep.
         window_s: Seconds of a window.
         rounds: Passes over all arms of a size.
+        silent: Whether arms are measured without communication, too.
     """
 
     def __init__(
@@ -104,7 +122,10 @@ class Run:
         earlier: Sequence[dict[str, Any]],
         window_s: float,
         rounds: int,
+        *,
+        silent: bool = True,
     ) -> None:
+        self._with_silent = silent
         self._place, self._out, self._profile = place, out, profile
         self._window_s, self._rounds = window_s, rounds
         self._rows: list[dict[str, Any]] = list(earlier)
@@ -140,7 +161,7 @@ class Run:
                     each.trainer.close()
             built.clear()
         for arm in wanted:
-            if communicates(arm) and rows[arm.name]["rounds"]:
+            if self._with_silent and communicates(arm) and rows[arm.name]["rounds"]:
                 unknown = {"reason": "DTensor's own collectives can't be left out"}
                 rows[arm.name]["silent"] = self._silent(team, size, arm) if arm.can_be_silent else unknown
                 self._replace(rows)

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from phantom_core.collectives import Communicator
+from phantom_core.direct_exchange import DirectExchange, arena_bytes
 from phantom_core.ghost_exchange import SymmetricExchange
 from phantom_core.layer_costs import Collective
 
@@ -43,18 +44,40 @@ class SilentCommunicator(Communicator):
     def count(self, kind: Collective, numel: int, element_bytes: int, *, fused: bool = False) -> None:
         """Nothing is sent, so nothing counts."""
 
-    def fuse_ghosts(self, device: torch.device) -> str:  # noqa: ARG002
+    def fuse_ghosts(self, device: torch.device) -> str:
         """Ghosts are copied."""
+        self._silent = _SilentExchange(self, device)
         return "silent: nothing is sent"
 
     @property
     def ghost_exchange(self) -> SymmetricExchange:
         """Copies ghosts."""
-        return cast(SymmetricExchange, _SilentExchange())
+        return cast(SymmetricExchange, self._silent)
 
 
 class _SilentExchange:
     """As `SymmetricExchange` is used."""
+
+    def __init__(self, ranks: Communicator, device: torch.device) -> None:
+        self.direct: DirectExchange | None = None
+        if device.type != "cuda" or ranks.world_size == 1:
+            return
+        from phantom_core import direct_kernels
+
+        # Every rank's arena is this one's own; nothing is waited for, and what is read was never written.
+        self._arena = torch.zeros(arena_bytes(ranks.world_size), dtype=torch.uint8, device=device)
+        self._table = torch.full(
+            (ranks.world_size,), self._arena.data_ptr(), dtype=torch.int64, device=device
+        )
+        self.direct = DirectExchange(
+            direct_kernels,
+            self._table.data_ptr(),
+            0,
+            rank=ranks.rank,
+            world_size=ranks.world_size,
+            device=device,
+            waits=False,
+        )
 
     def carries(self, size_bytes: int) -> bool:  # noqa: ARG002
         return True

@@ -1,8 +1,9 @@
 """The arms that `layers.py` measures: every layout at one size, with the implementation that carries it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from typing import Literal
 
 import numpy as np
 
@@ -67,7 +68,10 @@ def arms(size: Size, dtype: Dtype, names: Sequence[str] | None = None) -> list[S
     Args:
         size: The problem.
         dtype: Number format of weights and activations.
-        names: Of several ranks' arms keep these alone; None keeps all.
+        names: Of several ranks' arms keep these alone, variants among them; None keeps all but the variants.
+
+    Raises:
+        ValueError: There is no arm of that name.
     """
     n, p, k = size.n, size.p, size.k
     if p == 1:
@@ -95,7 +99,40 @@ def arms(size: Size, dtype: Dtype, names: Sequence[str] | None = None) -> list[S
         StepArm("block-diagonal", _planned(BlockDiagonalArm(name="block", world_size=p), size, dtype)),
         StepArm("low-rank", _planned(low_rank, size, dtype)),
     ]
-    return [arm for arm in made if names is None or arm.name in names]
+    if names is None:
+        return made
+    made += _variants(made)
+    missing = sorted({*names} - {arm.name for arm in made})
+    if missing:
+        raise ValueError(f"no arm is called {missing[0]!r}; there are {', '.join(arm.name for arm in made)}")
+    return [arm for arm in made if arm.name in names]
+
+
+def _variants(made: Sequence[StepArm]) -> list[StepArm]:
+    """The same arms with one switch the other way, to be measured beside them."""
+    phantom = next(arm for arm in made if arm.name == "phantom")
+    forms: list[Literal["overlapped", "direct"]] = ["overlapped", "direct"]
+    formed = [
+        replace(
+            phantom,
+            name=f"phantom {form}",
+            planned=phantom.planned.model_copy(
+                update={"arm": phantom.planned.arm.model_copy(update={"form": form})}
+            ),
+        )
+        for form in forms
+    ]
+    after = [
+        replace(
+            arm,
+            name=f"{arm.name} update after",
+            planned=arm.planned.model_copy(
+                update={"training": arm.planned.training.model_copy(update={"update": "after"})}
+            ),
+        )
+        for arm in [*made, *formed]
+    ]
+    return [*formed, *after]
 
 
 def _planned(arm: Arm, size: Size, dtype: Dtype) -> PlannedArm:

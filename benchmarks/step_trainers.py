@@ -4,6 +4,7 @@ import gc
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +53,10 @@ class UnsavedUpdate(WeightUpdate):
 
 class NoUpdate(UnsavedUpdate):
     """Leaves the optimizer out of a step."""
+
+    def beside_backward(self, ranks: Communicator) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Nothing."""
+        return nullcontext()
 
     def step(self) -> None:
         """Nothing."""

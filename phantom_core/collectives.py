@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 
+from phantom_core.direct_exchange import DirectExchange
 from phantom_core.functional_collectives import FunctionalCollectives
 from phantom_core.ghost_exchange import ArenaChoice, ExchangeChoice, SymmetricExchange, choose_exchange
 from phantom_core.layer_costs import Collective, bytes_sent
@@ -132,6 +133,15 @@ class Communicator:
             return nullcontext()
         return self._lane.beside(*read)
 
+    def make_wait_for_gradients(self, stream: torch.cuda.Stream) -> None:
+        """Makes a stream wait for the weights' gradients that were made beside the backward pass so far.
+
+        Args:
+            stream: One that is to read them, and has waited for the current one.
+        """
+        if self._lane is not None:
+            self._lane.make_wait(stream)
+
     def __deepcopy__(self, memo: dict[int, object]) -> "Communicator":
         return self
 
@@ -233,6 +243,12 @@ class Communicator:
     def ghost_exchange(self) -> SymmetricExchange | None:
         """The fused exchange, if it was set up and every rank can use it."""
         return None if self._ghost_choice is None else self._ghost_choice.exchange
+
+    @property
+    def direct_exchange(self) -> DirectExchange | None:
+        """The fused exchange as parts of GEMMs, likewise."""
+        exchange = self.ghost_exchange
+        return None if exchange is None else exchange.direct
 
     def give_up(self, why: str) -> None:
         """Ends what this rank waits for in the group's collectives; may be called from another thread.

@@ -16,7 +16,7 @@ import torch
 
 TILE = 128 * 128
 """Numbers of a product that one multiprocessor works on at a time."""
-LAG = 3
+LAG = 4
 """Pieces of work that may be under way beside the backward pass; what they read is kept for as long."""
 
 
@@ -52,6 +52,12 @@ class SideLane:
         done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         done.record(self._stream)
         self._under_way.append((done, read))
+
+    def make_wait(self, stream: torch.cuda.Stream) -> None:
+        """Makes another stream, which has waited for the current one, wait for what was enqueued beside that."""
+        if self._under_way:  # else the current stream has waited for all of it
+            done, _ = self._under_way[-1]
+            stream.wait_event(done)
 
     def join(self) -> None:
         """Makes the current stream wait for all of it."""

@@ -52,6 +52,7 @@ Seed = Annotated[Whole, Field(ge=0, lt=2**31)]
 Activation = Literal["relu", "gelu", "tanh", "identity"]
 Dtype = Literal["float32", "bfloat16", "float64"]
 FeaturePlacement = Literal["whole", "split"]
+UpdateTiming = Literal["overlapped", "after"]
 
 
 class SpecModel(BaseModel):
@@ -290,6 +291,9 @@ class TrainingSpec(SpecModel):
     """Learning rate over steps."""
     activation_checkpointing: bool = False
     """Whether backward computes the hidden layers' activations anew, pair by pair, instead of keeping them."""
+    update: UpdateTiming = "overlapped"
+    """When weights are updated: `overlapped`, each once backward has made its gradient, on GPUs beside the rest of
+    backward; `after`, all of them when backward is over, as compiled arms always do. Equal to the bit."""
     stop: StopRule
     """When a run ends."""
     evaluation_interval: Whole = Field(100, ge=1, le=1_000_000_000)
@@ -313,6 +317,8 @@ class TrainingOverrides(SpecModel):
     """Learning rate over steps."""
     activation_checkpointing: bool | None = None
     """Whether backward computes the hidden layers' activations anew."""
+    update: UpdateTiming | None = None
+    """When weights are updated."""
 
 
 class ArmBase(SpecModel):
@@ -363,6 +369,9 @@ class PhantomArm(ArmBase):
     strategy: Literal["phantom"] = "phantom"
     ghosts: Whole = Field(ge=1, le=1_048_576)
     """Compressed activations that each rank sends, k; fewer than n / p."""
+    form: Literal["auto", "overlapped", "direct"] = "auto"
+    """How ghosts travel: `overlapped`, in a kernel beside the local GEMM; `direct`, sent by the GEMM that makes them
+    and awaited by the one that reads them (bfloat16 over NVLink; overlapped elsewhere); `auto`, by the layer's size."""
 
 
 class BlockDiagonalArm(ArmBase):

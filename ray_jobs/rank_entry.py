@@ -48,17 +48,19 @@ def _make_experiments(
     agent: "NodeAgent | None",
 ) -> None:
     from ray_jobs.between import leaving_no_trace
+    from ray_jobs.ranks import Arenas
     from ray_jobs.worker import device_of_rank, join_the_others, work
 
     context = ray.train.get_context()
     rank = context.get_world_rank()
     device = device_of_rank(use_gpu)
+    arenas = Arenas(device)
     with join_the_others(rank, context.get_world_size()):
         while True:
             if rank == 0:
                 print(f"{JOB_LOG_LINE}{assignment.experiment_id}, attempt {assignment.attempt}", flush=True)
             with leaving_no_trace(device):
-                delivered = work(job, assignment, device=device, agent=agent)
+                delivered = work(job, assignment, device=device, arenas=arenas, agent=agent)
             following = _next(group, assignment.experiment_id, "cuda" if use_gpu else "cpu", rank, delivered)
             if following is None:
                 return

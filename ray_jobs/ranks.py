@@ -18,12 +18,13 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
 from phantom_core.collectives import Communicator
-from phantom_core.ghost_exchange import choose_arena
+from phantom_core.ghost_exchange import ArenaChoice, choose_arena
 from ray_jobs.alarm import Alarm
 
 T = TypeVar("T")
 
 _ALARM_CONNECTS_S = 60.0
+_NO_ARENA = ArenaChoice(None, "no arm was planned to use the fused exchange")
 COMPUTE_TIMEOUT = timedelta(minutes=10)
 """A collective that takes longer than this has lost a peer."""
 
@@ -67,6 +68,29 @@ class Team:
         return values[0]  # type: ignore[no-any-return]
 
 
+class Arenas:
+    """Where ghosts of each size of team are stored for peers; mapped once, for as long as the worker group lives.
+
+    Args:
+        device: This rank's device.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._chosen: dict[int, ArenaChoice] = {}
+
+    def of(self, size: int, everyone: dist.ProcessGroup) -> ArenaChoice:
+        """A team's arena; all ranks of the worker group must ask, also those outside the team (`choose_arena`).
+
+        Args:
+            size: Of the team.
+            everyone: All ranks of the worker group.
+        """
+        if size not in self._chosen:
+            self._chosen[size] = choose_arena(everyone, self._device)
+        return self._chosen[size]
+
+
 class Ranks:
     """All ranks of the worker group, as this one sees them; a context manager."""
 
@@ -79,6 +103,8 @@ class Ranks:
         device: torch.device,
         sizes: Iterable[int],
         longest_wait_s: float,
+        ghost_sizes: Iterable[int] = (),
+        arenas: Arenas | None = None,
         alarm_host: str | None = None,
     ) -> None:
         """Joins the other ranks.
@@ -90,6 +116,8 @@ class Ranks:
             device: This rank's device; decides between NCCL and gloo.
             sizes: World sizes of the arms.
             longest_wait_s: Seconds that a rank outside an arm may have to wait.
+            ghost_sizes: World sizes of the arms that want the fused ghost exchange; the same on every rank.
+            arenas: Those of the worker group, so that its experiments share them; None for new ones.
             alarm_host: This host, under which the others reach it, so that a rank which fails can free the
                 others (`alarm`); None leaves them to their time-outs.
         """
@@ -100,13 +128,14 @@ class Ranks:
         if device.type == "cuda":
             torch.cuda.set_device(device)
         wait = timedelta(seconds=longest_wait_s)
+        self._arenas = Arenas(device) if arenas is None else arenas
         self._groups: list[dist.ProcessGroup] = []
         self._alarm: Alarm | None = None
         self._resources = ExitStack()
         if address is not None:
             self._resources.enter_context(joined(rank, world_size, address, wait))
         try:
-            self._teams = self._make_teams({*sizes, world_size}, wait)
+            self._teams = self._make_teams({*sizes, world_size}, set(ghost_sizes), wait)
             if alarm_host is not None:
                 self._alarm = self._open_alarm(alarm_host)
         except BaseException:
@@ -166,7 +195,7 @@ class Ranks:
         if team is not None:
             team.compute.give_up(why)
 
-    def _make_teams(self, sizes: set[int], wait: timedelta) -> dict[int, Team]:
+    def _make_teams(self, sizes: set[int], ghost_sizes: set[int], wait: timedelta) -> dict[int, Team]:
         """All ranks make all groups, in one order; each keeps those that it is in."""
         groups = {}
         for size in sorted(sizes):
@@ -175,8 +204,9 @@ class Ranks:
         everyone, _ = groups[self.world_size]
         teams = {}
         for size, (compute, control) in groups.items():
-            # Of all ranks for each team, also by those outside it: see `choose_arena`.
-            arena = choose_arena(everyone, self.device) if size > 1 else None
+            arena = _NO_ARENA
+            if size > 1 and size in ghost_sizes:
+                arena = self._arenas.of(size, everyone)
             if self.rank < size:
                 self._groups += [compute, control]
                 teams[size] = Team(self.rank, size, Communicator(compute, arena), control)

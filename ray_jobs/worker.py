@@ -34,10 +34,11 @@ from phantom_core.protocol import (
     Window,
 )
 from phantom_core.tasks import Dataset, load_task
+from phantom_core.training.exchange import wants_fused_exchange
 from ray_jobs.arm_run import ArmRun
 from ray_jobs.environment import JobEnvironment
 from ray_jobs.node_agent import NodeAgent
-from ray_jobs.ranks import COMPUTE_TIMEOUT, Ranks, Team, joined, listening_address, use_interface_of
+from ray_jobs.ranks import COMPUTE_TIMEOUT, Arenas, Ranks, Team, joined, listening_address, use_interface_of
 from ray_jobs.reporter import Reporter
 from ray_jobs.rounds import Rounds
 from ray_jobs.spent import reads_device
@@ -51,7 +52,12 @@ LAST_WORD_S = 120.0
 
 
 def work(
-    job: JobEnvironment, assignment: Assignment, *, device: torch.device, agent: NodeAgent | None
+    job: JobEnvironment,
+    assignment: Assignment,
+    *,
+    device: torch.device,
+    arenas: Arenas,
+    agent: NodeAgent | None,
 ) -> bool:
     """Makes every run of the assignment together with the other ranks, and says that all is done.
 
@@ -59,6 +65,7 @@ def work(
         job: The service and the experiment.
         assignment: The plan and the runs still to make.
         device: Where this rank computes.
+        arenas: The worker group's memory for ghosts.
         agent: The node's sampler, on the rank that looks after it.
 
     Returns:
@@ -82,6 +89,12 @@ def work(
                 device=device,
                 sizes={planned.arm.world_size for planned in assignment.plan.arms},
                 longest_wait_s=resources.deadline_s,
+                ghost_sizes={
+                    planned.arm.world_size
+                    for planned in assignment.plan.arms
+                    if wants_fused_exchange(planned)
+                },
+                arenas=arenas,
                 alarm_host=ray.util.get_node_ip_address(),
             )
         )

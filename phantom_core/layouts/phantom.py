@@ -1,6 +1,6 @@
 """Phantom parallelism (arXiv 2508.00960): ranks exchange k ghosts each instead of their n/p neurons."""
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -10,6 +10,12 @@ from phantom_core.initialization import fill_normal
 from phantom_core.layouts.base import Group, LayoutError, SplitLinear, apply_function
 from phantom_core.layouts.ghost_transport import ghost_sources, start_gather, start_reduce
 from phantom_core.layouts.local_linear import local_linear
+from phantom_core.layouts.phantom_direct import direct
+
+GhostForm = Literal["auto", "overlapped", "direct"]
+"""How a layer exchanges; see `PhantomLinear`."""
+DIRECT_WORK = 1 << 32
+"""Multiply-adds of the local GEMM, b m m_out, up to which `auto` exchanges directly: it takes some 12 us on an H100."""
 
 
 class _Phantom(torch.autograd.Function):
@@ -40,14 +46,16 @@ class _Phantom(torch.autograd.Function):
         wanted = ctx.needs_input_grad
         ghosts = start_reduce(ctx.ranks, decompressors, delta)
         dx = delta @ local if wanted[0] else None  # (b, m)
-        with ctx.ranks.beside(local, delta, x, others):
-            d_local = delta.t() @ x if wanted[1] else None
+        # First the small one: what is beside waits for all that is in line before it.
+        with ctx.ranks.beside(decompressors, delta, others):
             d_decompressors = delta.t() @ others.t() if wanted[3] else None
+        with ctx.ranks.beside(local, delta, x):
+            d_local = delta.t() @ x if wanted[1] else None
             d_bias = delta.sum(0) if wanted[4] else None
         h = ghosts.finish()  # (k, b)
         if dx is not None:
             torch.addmm(dx, h.t(), compressor, out=dx)
-        with ctx.ranks.beside(local, h, x):
+        with ctx.ranks.beside(compressor, h, x):
             d_compressor = h @ x if wanted[2] else None
         return dx, d_local, d_compressor, d_decompressors, d_bias, None
 
@@ -64,7 +72,10 @@ class PhantomLinear(SplitLinear):
 
     Ghosts come first; while they are gathered the local GEMM runs, then one GEMM over all decompressors.
     Backward likewise, with the reduce-scatter behind the local GEMMs. Ghosts travel feature-major, (k, b),
-    so that neither exchange is permuted.
+    so that neither exchange is permuted. That is `overlapped`. Where the fused exchange is there (bfloat16,
+    NVLink) a layer can also go `direct`: the GEMM that makes ghosts sends them, the one that reads them waits
+    for them, and ReLU is part of it (`direct_exchange`); fewer launches, slower GEMMs. `auto` goes direct up to
+    `DIRECT_WORK`. All forms compute the same to rounding.
 
     Parameters on rank j: `local` L_j (m_out, m); `compressor` C_j (k, m); `decompressors` (m_out, (p-1) k),
     the p - 1 blocks D_ji side by side in the order of `sources`; `bias` (m_out,) or None. There is no block
@@ -79,6 +90,7 @@ class PhantomLinear(SplitLinear):
         group: The ranks; see `SplitLinear`.
         device: Where the weights live.
         dtype: Their number format.
+        form: How ghosts travel. What can't go direct is overlapped.
 
     Raises:
         LayoutError: A size is not divisible by the number of ranks, or `ghosts` is out of range.
@@ -93,8 +105,10 @@ class PhantomLinear(SplitLinear):
         group: Group = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        form: GhostForm = "auto",
     ) -> None:
-        super().__init__(in_features, out_features, group, device, dtype, ghosts=ghosts, bias=bias)
+        super().__init__(in_features, out_features, group, device, dtype, ghosts=ghosts, bias=bias, form=form)
+        self.form: GhostForm = form
         own_in, own_out = self._shard("in_features", in_features), self._shard("out_features", out_features)
         if not 1 <= ghosts < own_in:
             raise LayoutError(
@@ -114,9 +128,19 @@ class PhantomLinear(SplitLinear):
         """The rank whose ghosts each block of `decompressors` reads, in the order of the blocks."""
         return ghost_sources(self.rank, self.world_size)
 
+    def goes_direct(self, x: torch.Tensor) -> bool:
+        """Whether the layer would exchange inputs' (b, m) ghosts directly; the same on every rank."""
+        exchange = self.communicator.direct_exchange
+        if exchange is None or self.compressor is None or self.form == "overlapped" or x.dim() != 2:
+            return False
+        fits = exchange.carries(x.shape[0], self.ghosts, x.dtype)
+        return fits and (self.form == "direct" or x.shape[0] * self.local.numel() <= DIRECT_WORK)
+
     def _transform(self, x: torch.Tensor) -> torch.Tensor:
         if self.compressor is None:
             return local_linear(x, self.local, self.bias, self.communicator)
+        if self.goes_direct(x):
+            return direct(self, x)
         return apply_function(
             _Phantom, x, self.local, self.compressor, self.decompressors, self.bias, self.communicator
         )

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch.distributed as dist
 
 from phantom_core.collectives import Communicator, Traffic
+from phantom_core.cost import bytes_per_number
+from phantom_core.ghost_exchange import MOST_BYTES
 from phantom_core.plan import PlannedArm
 from phantom_core.protocol import Exchange
 from phantom_core.spec import PhantomArm
@@ -18,6 +20,15 @@ class ExchangeUsed:
     """`symmetric_memory` for ghosts by the fused exchange, else the backend; None where nothing is sent."""
     reason: str | None
     """Why ghosts don't travel by the fused exchange, or why nothing is sent; None if there is nothing to say."""
+
+
+def wants_fused_exchange(planned: PlannedArm) -> bool:
+    """Whether an arm's ghosts are few enough for the fused exchange to carry them in training."""
+    arm = planned.arm
+    if not isinstance(arm, PhantomArm) or arm.world_size == 1:
+        return False
+    size_bytes = arm.ghosts * planned.training.batch_size * bytes_per_number(planned.model.dtype)
+    return size_bytes <= MOST_BYTES
 
 
 def exchange_used(planned: PlannedArm, ranks: Communicator, traffic: Traffic | None) -> ExchangeUsed:

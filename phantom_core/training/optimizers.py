@@ -6,7 +6,9 @@ torch's compiler, which costs every rank a second or two.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache, partial
 from types import ModuleType
 
 import torch
@@ -14,6 +16,7 @@ from torch import nn
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
+from phantom_core.collectives import Communicator
 from phantom_core.cost import LEAST_IN_ONE_PASS
 from phantom_core.layouts.local_part import local_part
 from phantom_core.spec import TrainingSpec
@@ -30,8 +33,9 @@ class WeightUpdate:
     A bfloat16 weight has 8 significant bits, so an update of less than 1/256 of it would be lost. Updates
     therefore go to float32 copies (masters) of such weights, which the model's weights are then rounded
     from. Per weight that is 2 bytes of weight, 2 of gradient, 4 of master, 4 of its gradient, and the
-    optimizer's state. Large weights on CUDA are updated in one pass by `update_kernels`, where Triton is
-    there; their masters need no gradients of their own.
+    optimizer's state. On CUDA weights are updated in one pass by `update_kernels`, where Triton is there;
+    their masters need no gradients of their own. Only small ones that are all updated at the end share
+    torch's kernels instead.
 
     Args:
         model: Its weights are updated in place.
@@ -45,22 +49,75 @@ class WeightUpdate:
         self.rate = torch.zeros(1, dtype=rate_dtype, device=device)
         """Learning rate (1,) of the next step."""
         self._training = training
+        self._device = device
         self._kernels = _kernels(device)
+        # A kernel for a small weight alone costs its launch, which backward hides.
+        least = LEAST_IN_ONE_PASS if training.update == "after" else 1
         self._slots = [
-            _Slot(weight, training, one_pass=self._kernels is not None)
+            _Slot(weight, training, one_pass_from=None if self._kernels is None else least)
             for weight in model.parameters()
             if weight.requires_grad
         ]
+        self._updated: set[_Slot] = set()
+        """Those that `beside_backward` has updated, until `step`."""
 
     def zero_grad(self) -> None:
         """Drops all gradients, so that the next backward pass writes them instead of adding to them."""
+        self._updated.clear()
         for slot in self._slots:
             slot.weight.grad = None
 
+    def beside_backward(self, ranks: Communicator) -> AbstractContextManager[None]:
+        """Updates every weight as soon as the backward pass inside has made its gradient; `step` leaves it out.
+
+        A layer's backward function has read its weights, for the gradient of its input, before their own
+        gradients are handed over. On CUDA updates go to a stream of their own, which waits for what was
+        enqueued until then: being bound by memory they run beside GEMMs that aren't. All of them are done at
+        the end, as far as the current stream can see.
+
+        Args:
+            ranks: Of the model; knows where gradients are made.
+        """
+        return self._beside_backward(ranks)
+
+    @contextmanager
+    def _beside_backward(self, ranks: Communicator) -> Iterator[None]:
+        work = torch.cuda.current_stream(self._device) if self._device.type == "cuda" else None
+        beside = None if work is None else _update_stream(self._device)
+
+        @torch.no_grad()
+        def update(slot: _Slot, _: torch.Tensor) -> None:
+            self._updated.add(slot)
+            if beside is None or work is None:
+                self._update([slot])
+                return
+            beside.wait_stream(work)
+            ranks.make_wait_for_gradients(beside)
+            with torch.cuda.stream(beside):
+                self._update([slot])
+
+        # Not for good: a weight that knows this object would keep both alive.
+        hooks = [
+            slot.weight.register_post_accumulate_grad_hook(partial(update, slot))  # type: ignore[no-untyped-call]
+            for slot in self._slots
+        ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+            if beside is not None and work is not None and self._updated:
+                work.wait_stream(beside)
+
     @torch.no_grad()
     def step(self) -> None:
-        """Updates every weight that has a gradient."""
-        ready = [slot for slot in self._slots if slot.weight.grad is not None]
+        """Updates every weight that has a gradient and was not updated beside the backward pass."""
+        self._update(
+            [slot for slot in self._slots if slot.weight.grad is not None and slot not in self._updated]
+        )
+        self._updated.clear()
+
+    def _update(self, ready: Sequence["_Slot"]) -> None:
         slots = [slot for slot in ready if not slot.one_pass]
         self._in_one_pass([slot for slot in ready if slot.one_pass])
         rounded = [slot for slot in slots if slot.rounded]
@@ -198,17 +255,25 @@ def _kernels(device: torch.device) -> ModuleType | None:
     return update_kernels
 
 
+@cache
+def _update_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
 class _Slot:
     """One weight with all that its update needs; the state's zeros are what torch's optimizers begin with."""
 
-    def __init__(self, weight: nn.Parameter, training: TrainingSpec, *, one_pass: bool) -> None:
+    def __init__(self, weight: nn.Parameter, training: TrainingSpec, *, one_pass_from: int | None) -> None:
         self.weight = weight
         self.own = local_part(weight)
         """The weight's numbers on this rank, in place: updates need no DTensor arithmetic."""
         self.rounded = weight.dtype == torch.bfloat16
         self.master = self.own.float() if self.rounded else self.own
         self.one_pass = (
-            one_pass and self.rounded and self.own.is_contiguous() and self.own.numel() >= LEAST_IN_ONE_PASS
+            one_pass_from is not None
+            and self.rounded
+            and self.own.is_contiguous()
+            and self.own.numel() >= one_pass_from
         )
         """Whether a kernel of `update_kernels` updates it, each weight for itself."""
         needs_copy = self.rounded and not self.one_pass

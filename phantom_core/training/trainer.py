@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -89,6 +90,8 @@ class Trainer:
         """Trainable numbers over all ranks, counted on the built model."""
         self.compiled = isinstance(planned.arm, TensorArm) and planned.arm.compiled
         """Whether torch.compile compiles the hidden layers."""
+        # A compiled backward pass hands over all gradients at its end.
+        self._updates_beside = planned.training.update == "overlapped" and not self.compiled
         self._planned = planned
         self._traffic: Traffic | None = None
 
@@ -254,7 +257,8 @@ class Trainer:
         parts.batch.gather(parts.tables.look_up(parts.update.rate))
         parts.update.zero_grad()
         loss = loss_of(self._shape, parts.model(parts.batch.features), parts.batch.targets)
-        with self._ranks.weight_gradients_beside(self._work.device):
+        updating = parts.update.beside_backward(self._ranks) if self._updates_beside else nullcontext()
+        with self._ranks.weight_gradients_beside(self._work.device), updating:
             torch.autograd.backward(loss)
         parts.update.step()
         parts.tables.finish(loss)

@@ -30,7 +30,8 @@ def updated(least: int, recipe: dict[str, object], patch: pytest.MonkeyPatch) ->
         return torch.randn(shape, device=device, generator=generator).bfloat16()
 
     weights = nn.ParameterList([nn.Parameter(drawn(37, 531)), nn.Parameter(drawn(129))])
-    update = WeightUpdate(weights, TrainingSpec(stop=StopAtSteps(steps=1), **recipe), device)
+    training = TrainingSpec.model_validate(recipe | {"stop": StopAtSteps(steps=1), "update": "after"})
+    update = WeightUpdate(weights, training, device)
     for number in range(10):
         update.rate.fill_(0.001 * (number + 1))
         for weight in weights:

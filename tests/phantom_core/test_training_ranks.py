@@ -29,7 +29,9 @@ from phantom_core.spec import (
 from phantom_core.tasks import load_task
 from phantom_core.training import RowOrder, Trainer, learning_rate
 from phantom_core.training.losses import loss_of
+from phantom_core.training.optimizers import WeightUpdate
 from tests.distributed import run_ranks
+from tests.phantom_core.arms import dtensor_arms
 
 
 def task(placement: FeaturePlacement) -> TeacherTask:
@@ -290,3 +292,54 @@ def test_activations_computed_anew_give_the_same_losses_to_the_bit() -> None:
         for name, kept, anew in rank:
             assert kept == anew, name
             assert kept[-1] < kept[0], name
+
+
+def updated_beside_and_after(
+    dtype: str, recipe: dict[str, Any]
+) -> list[tuple[str, list[float], list[float]]]:
+    told = []
+    for arm in [*arms(2).values(), *dtensor_arms(2)]:
+        runs = [
+            losses_and_evaluation(
+                plan(arm, dtype, activation_checkpointing=anew, update=when, **recipe), None, 2
+            )
+            for anew in (False, True)
+            for when in ("overlapped", "after")
+        ]
+        told += [(arm.name, runs[0], runs[1]), (f"{arm.name}, checkpointed", runs[2], runs[3])]
+    return told
+
+
+@pytest.mark.parametrize("recipe", [{"optimizer": "sgd"}, {"optimizer": "adamw"}], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_updated_as_their_gradients_come_give_the_same_losses_to_the_bit(
+    dtype: str, recipe: dict[str, Any]
+) -> None:
+    for rank in run_ranks(2, updated_beside_and_after, dtype, recipe):
+        for name, beside, after in rank:
+            assert np.isfinite(beside).all(), name
+            assert beside == after, name
+
+
+def what_updates_saw() -> list[tuple[str, int, int]]:
+    """Weights updated while backward ran, and those that were left to the end."""
+    seen: list[tuple[str, int, int]] = []
+
+    class Watching(WeightUpdate):
+        def step(self) -> None:
+            done = len(self._updated)
+            seen.append((name, done, len(self._slots) - done))
+            super().step()
+
+    for name in ("overlapped", "after"):
+        planned = plan(arms(2)["phantom"], update=name)
+        with Trainer(planned, load_task(task("split")), update=Watching) as trainer:
+            trainer.run(2)
+    return seen
+
+
+def test_all_weights_are_updated_during_backward_or_none() -> None:
+    # Three layers of four parameters between two of two.
+    overlapped, after = ("overlapped", 16, 0), ("after", 0, 16)
+    for rank in run_ranks(2, what_updates_saw):
+        assert rank == [overlapped, overlapped, after, after]

@@ -1,0 +1,78 @@
+"""Which teams get memory that peers can store ghosts in, and how often."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
+
+import ray_jobs.ranks as ranks_module
+from phantom_core.ghost_exchange import ArenaChoice
+from phantom_core.plan import PlannedArm
+from phantom_core.spec import Arm, ModelSpec, PhantomArm, StopAtSteps, TensorArm, TrainingSpec
+from phantom_core.training.exchange import wants_fused_exchange
+from ray_jobs.ranks import Arenas, Ranks, listening_address
+from tests.distributed import run_ranks
+
+
+def arenas_of_two_experiments() -> tuple[list[tuple[int, int]], list[str | None]]:
+    """One worker group of three ranks; experiments with phantom arms on two ranks, on two and three, and on none."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    addresses = [[listening_address("127.0.0.1") for _ in range(3)] if rank == 0 else None]
+    dist.broadcast_object_list(addresses, src=0)
+    dist.destroy_process_group()
+    made: list[tuple[int, int]] = []
+
+    def choose(group: dist.ProcessGroup, _: torch.device) -> ArenaChoice:
+        made.append((len(made), dist.get_world_size(group)))
+        return ArenaChoice(None, f"arena {len(made)}")
+
+    reasons: list[str | None] = []
+    device = torch.device("cpu")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranks_module, "choose_arena", choose)
+        arenas = Arenas(device)
+        assert addresses[0] is not None
+        for address, ghost_sizes in zip(addresses[0], ([2], [3, 2], []), strict=True):
+            with Ranks(
+                rank=rank,
+                world_size=world_size,
+                address=address,
+                device=device,
+                sizes=[1, 2],
+                longest_wait_s=60,
+                ghost_sizes=ghost_sizes,
+                arenas=arenas,
+            ) as ranks:
+                for size in (2, 3):
+                    team = ranks.team(size)
+                    if team is not None:
+                        team.compute.fuse_ghosts(device)
+                        choice = team.compute.ghost_choice
+                        reasons.append(None if choice is None else choice.reason)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    return made, reasons
+
+
+def test_arenas_are_made_of_all_ranks_once_for_a_worker_group_and_only_where_ghosts_are_planned() -> None:
+    told = run_ranks(3, arenas_of_two_experiments)
+    none = "no arm was planned to use the fused exchange"
+    for made, _ in told:
+        assert made == [(0, 3), (1, 3)]
+    for _, reasons in told[:2]:
+        assert reasons == ["arena 1", none, "arena 1", "arena 2", none, none]
+    assert told[2][1] == [none, "arena 2", none]
+
+
+def planned(arm: Arm, rows: int = 256) -> PlannedArm:
+    return PlannedArm(
+        arm=arm,
+        model=ModelSpec(width=4_096, depth=2, dtype="bfloat16"),
+        training=TrainingSpec(batch_size=rows, stop=StopAtSteps(steps=1)),
+    )
+
+
+def test_only_phantom_arms_with_ghosts_that_fit_want_the_fused_exchange() -> None:
+    assert wants_fused_exchange(planned(PhantomArm(name="p", world_size=2, ghosts=64)))
+    assert not wants_fused_exchange(planned(PhantomArm(name="p", world_size=1, ghosts=64)))
+    assert not wants_fused_exchange(planned(PhantomArm(name="p", world_size=2, ghosts=64), rows=8_193))
+    assert not wants_fused_exchange(planned(TensorArm(name="t", world_size=2)))
