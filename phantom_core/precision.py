@@ -98,6 +98,55 @@ def enough_rounds(
     """
     if measurement.rounds != "auto" or rounds_made < measurement.min_rounds:
         return None
+    compared = _compared(figures, baseline)
+    if not compared:
+        return Enough(f"no arm could be compared with {baseline!r} in {rounds_made} rounds", is_precise=False)
+    if any(len(log_ratios) < FEWEST_SEQUENTIAL_PAIRS for log_ratios in compared.values()):
+        return None
+    widest, width = _widest(compared, measurement.seed)
+    if not width <= measurement.precision:
+        return None
+    told = f"{widest!r} is known to ± {100 * width:.2g} % after {rounds_made} rounds"
+    return Enough(
+        f"{told}, and {100 * measurement.precision:g} % was asked for; no arm is known less well",
+        is_precise=True,
+    )
+
+
+def rounds_used_up(
+    measurement: MeasurementSpec, figures: Mapping[str, Mapping[int, float]], baseline: str
+) -> str | None:
+    """What is to be said where `rounds: auto` has made all rounds that it may.
+
+    Args:
+        measurement: With the wished precision and the most rounds.
+        figures: By arm and round, as `enough_rounds` takes them.
+        baseline: Arm that the others are compared with.
+
+    Returns:
+        One sentence for a person; None if every arm is as precise as was wished, or the rounds are a number.
+    """
+    rounds = measurement.max_rounds
+    if measurement.rounds != "auto" or enough_rounds(measurement, rounds, figures, baseline) is not None:
+        return None
+    said = f"max_rounds = {rounds} rounds were made"
+    compared = _compared(figures, baseline)
+    fewest = min(compared, key=lambda arm: len(compared[arm]))
+    if len(compared[fewest]) < FEWEST_SEQUENTIAL_PAIRS:
+        pairs = len(compared[fewest])
+        return (
+            f"{said}, of which {pairs} could be paired for {fewest!r}; {FEWEST_SEQUENTIAL_PAIRS} are needed"
+        )
+    widest, width = _widest(compared, measurement.seed)
+    expected = rounds_for_precision(compared[widest], measurement.precision, SEQUENTIAL_LEVEL)
+    return (
+        f"{said}, and {widest!r} is known to ± {100 * width:.2g} % only; ± {100 * measurement.precision:g} % was asked "
+        f"for, which can be expected of {expected} rounds"
+    )
+
+
+def _compared(figures: Mapping[str, Mapping[int, float]], baseline: str) -> dict[str, list[float]]:
+    """Log-ratios to the baseline of every arm that gave a pair."""
     reference = figures.get(baseline, {})
     paired = {
         arm: [
@@ -107,20 +156,14 @@ def enough_rounds(
         for arm, values in figures.items()
         if arm != baseline
     }
-    compared = {arm: log_ratios for arm, log_ratios in paired.items() if log_ratios}
-    if not compared:
-        return Enough(f"no arm could be compared with {baseline!r} in {rounds_made} rounds", is_precise=False)
-    if any(len(log_ratios) < FEWEST_SEQUENTIAL_PAIRS for log_ratios in compared.values()):
-        return None
+    return {arm: log_ratios for arm, log_ratios in paired.items() if log_ratios}
+
+
+def _widest(compared: Mapping[str, Sequence[float]], seed: int) -> tuple[str, float]:
+    """The arm that is known least well, and the half-width of its interval."""
     widths = {
-        arm: half_width(ratio_intervals([log_ratios], measurement.seed, SEQUENTIAL_LEVEL)[0])
+        arm: half_width(ratio_intervals([log_ratios], seed, SEQUENTIAL_LEVEL)[0])
         for arm, log_ratios in compared.items()
     }
     widest = max(widths, key=lambda arm: widths[arm])
-    if not widths[widest] <= measurement.precision:
-        return None
-    told = f"{widest!r} is known to ± {100 * widths[widest]:.2g} % after {rounds_made} rounds"
-    return Enough(
-        f"{told}, and {100 * measurement.precision:g} % was asked for; no arm is known less well",
-        is_precise=True,
-    )
+    return widest, widths[widest]

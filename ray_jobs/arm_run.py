@@ -32,10 +32,10 @@ from ray_jobs.window_clock import PeerFailed, WindowClock
 
 log = logging.getLogger(__name__)
 
-STEADY_MARGIN = 1.1
-"""A steady window is aimed this much above its minimum, since the step time is only known roughly."""
-MOST_STEADY_WINDOWS = 3
-"""Tries to make one long enough; their steps and energies are added up."""
+STEADY_MARGIN = 0.1
+"""Share of their minimum by which steady windows are aimed above it, since the step time is only known roughly."""
+MOST_STEADY_WINDOWS = 5
+"""Tries to make one long enough, where steps become quicker meanwhile; their steps and energies are added up."""
 LONGEST_STEADY_S = 600.0
 """No steady window is aimed at more, whatever precision was asked for."""
 
@@ -279,7 +279,9 @@ class ArmRun:
             wanted_s = min(self._more_steady_s(), LONGEST_STEADY_S)
             if wanted_s <= 0:
                 return
-            steps = math.ceil(STEADY_MARGIN * wanted_s / max(step_s, 1e-6))
+            # The margin is a share of all, not of what is left: that can be little, and then the next try falls short too.
+            spare_s = STEADY_MARGIN * max(wanted_s, self._measurement.minimum_window_s)
+            steps = math.ceil((wanted_s + spare_s) / max(step_s, 1e-6))
             with self._clock.window("steady") as window:
                 window.steps = steps
                 window.samples = steps * self._planned.training.batch_size

@@ -1,6 +1,6 @@
 """How many rounds are made: all that were planned, or as many as the comparison needs (`rounds: auto`)."""
 
-from phantom_core.precision import Enough, enough_rounds
+from phantom_core.precision import Enough, enough_rounds, rounds_used_up
 from phantom_core.protocol import AssignedRun, Assignment
 
 
@@ -38,6 +38,10 @@ class Rounds:
     def enough(self, rounds_made: int) -> Enough | None:
         """Why no further round is needed; None if one is."""
         return enough_rounds(self._measurement, rounds_made, self._figures, self._baseline)
+
+    def used_up(self) -> str | None:
+        """What is to be said when every round that may be made was made; None if nothing is."""
+        return rounds_used_up(self._measurement, self._figures, self._baseline)
 
     def _note(self, arm: str, number: int, figure_mj: float | None) -> None:
         if figure_mj is not None and arm in self._figures:

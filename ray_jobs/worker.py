@@ -108,12 +108,12 @@ def work(
         ranks.everyone.agree(True)
         bench = Bench(assignment, ranks, spool, meter)
         bench.announce()
-        bench.make_all_runs()
+        said = bench.make_all_runs()
         spool.close()
         ranks.everyone.agree(True)  # all that the ranks had to tell is in the spools
         delivered = ranks.everyone.agree(agent is None or agent.finish(LAST_WORD_S))
         if rank == 0:
-            delivered = _last_word(job, assignment) and delivered
+            delivered = _last_word(job, assignment, said) and delivered
         return ranks.everyone.agree(delivered)
 
 
@@ -177,9 +177,14 @@ class Bench:
                 )
             )
 
-    def make_all_runs(self) -> None:
-        """Measures idle power, makes every run in order, measures idle power again."""
+    def make_all_runs(self) -> str | None:
+        """Measures idle power, makes every run in order, measures idle power again.
+
+        Returns:
+            What is to be said of the rounds, on the first rank.
+        """
         runs = self._assignment.runs
+        said: str | None = None
         self._rest("idle_before")
         for number, run in enumerate(runs):
             enough = self._enough_before(run)
@@ -188,8 +193,11 @@ class Bench:
                 break
             self._progress(f"round {run.round + 1}: {run.arm}", number)
             self._rounds.note(run, self._make_one(run))
+        else:
+            said = self._rounds.used_up() if self._ranks.rank == 0 else None
         self._rest("idle_after")
         self._progress("all runs made", len(runs))
+        return said
 
     def _enough_before(self, run: AssignedRun) -> Enough | None:
         """Asked where a round begins; rank 0 has been in every run and decides for all."""
@@ -298,14 +306,14 @@ class Bench:
             self._spool.emit(Progress(message=message, done=done, total=len(self._assignment.runs)))
 
 
-def _last_word(job: JobEnvironment, assignment: Assignment) -> bool:
+def _last_word(job: JobEnvironment, assignment: Assignment, said: str | None) -> bool:
     """Says that all runs were made, once everything else has been delivered; whether the service has heard it."""
     folder = spool_folder(assignment.experiment_id, assignment.attempt, "end")
     with (
         Spool(folder, "end", assignment.experiment_id, assignment.attempt) as spool,
         Reporter(job, folder) as reporter,
     ):
-        spool.emit(ExperimentFinished(outcome="succeeded"))
+        spool.emit(ExperimentFinished(outcome="succeeded", message=said))
         delivered = reporter.drain(LAST_WORD_S)
     if delivered:
         remove_spool(folder)

@@ -65,9 +65,7 @@ class NvmlBoard:
             Metric.TEMPERATURE: lambda: self._call("nvmlDeviceGetTemperature", 0).map(float),
             Metric.POWER_LIMIT: lambda: self._call("nvmlDeviceGetEnforcedPowerLimit").map(float),
             Metric.THROTTLE_REASONS: self._throttle_reasons,
-            Metric.PROCESSES: lambda: self._call("nvmlDeviceGetComputeRunningProcesses").map(
-                lambda processes: tuple(sorted({process.pid for process in processes}))
-            ),
+            Metric.PROCESSES: self._process_ids,
         }
 
     def read(self, metric: Metric) -> Answer[Any]:
@@ -148,6 +146,14 @@ class NvmlBoard:
         if value.valueType not in range(len(VALUE_MEMBERS)):
             return Answer(None, f"{field}: unknown value type {value.valueType}", lasting=True)
         return Answer(float(getattr(value.value, VALUE_MEMBERS[value.valueType])))
+
+    def _process_ids(self) -> Answer[tuple[int, ...]]:
+        # By their versions: the binding's name without one raises an error of its own kind on drivers before 510.
+        answer = self._call("nvmlDeviceGetComputeRunningProcesses_v3")
+        if answer.value is None and answer.lasting:
+            older = self._call("nvmlDeviceGetComputeRunningProcesses_v2")
+            answer = older if older.value is not None else answer
+        return answer.map(lambda processes: tuple(sorted({process.pid for process in processes})))
 
     def _throttle_reasons(self) -> Answer[tuple[str, ...]]:
         answer = self._call("nvmlDeviceGetCurrentClocksEventReasons")

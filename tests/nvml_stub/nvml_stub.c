@@ -430,8 +430,9 @@ static int reasons_of(const char *function, Device *device, unsigned long long *
 EXPORT int nvmlDeviceGetCurrentClocksEventReasons(Device *device, unsigned long long *bits) { return reasons_of(__func__, device, bits); }
 EXPORT int nvmlDeviceGetCurrentClocksThrottleReasons(Device *device, unsigned long long *bits) { return reasons_of(__func__, device, bits); }
 typedef struct { unsigned pid; unsigned long long memory; unsigned gpu_instance, compute_instance; } ProcessInfo;
-EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(Device *device, unsigned *count, ProcessInfo *infos) {
-    ENTER(device->parent);
+static int processes_of(const char *function, Device *device, unsigned *count, ProcessInfo *infos) {
+    int code = enter(function, device->parent);
+    if (code) return code;
     unsigned found = 0;
     for (int i = 0; i < device->parent->n_processes; i++) {
         Process p = device->parent->processes[i];
@@ -443,6 +444,8 @@ EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(Device *device, unsigned *cou
     *count = found;
     return fits ? SUCCESS : INSUFFICIENT_SIZE;
 }
+EXPORT int nvmlDeviceGetComputeRunningProcesses_v2(Device *device, unsigned *count, ProcessInfo *infos) { return processes_of(__func__, device, count, infos); }
+EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(Device *device, unsigned *count, ProcessInfo *infos) { return processes_of(__func__, device, count, infos); }
 EXPORT int nvmlDeviceGetMigMode(Device *device, unsigned *current, unsigned *pending) {
     ENTER(device->parent);
     if (device->parent->major < 8) return NOT_SUPPORTED;

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from phantom_core.intervals import SEQUENTIAL_LEVEL, RatioInterval, ratio_intervals
-from phantom_core.precision import Enough, enough_rounds, half_width, rounds_for_precision
+from phantom_core.precision import (
+    Enough,
+    enough_rounds,
+    half_width,
+    rounds_for_precision,
+    rounds_used_up,
+)
 from phantom_core.spec import MeasurementSpec
 
 AUTO = MeasurementSpec(rounds="auto", precision=0.02, min_rounds=5, max_rounds=40)
@@ -68,6 +74,26 @@ def test_where_nothing_can_be_compared_more_rounds_are_not_made(
     assert stop is not None
     assert not stop.is_precise
     assert stop.message == "no arm could be compared with 'tensor' in 5 rounds"
+
+
+def test_rounds_that_are_used_up_say_how_precise_they_got_and_how_many_would_do() -> None:
+    wide = [0.70, 0.80, 0.60, 0.75, 0.65, 0.72]
+    auto = AUTO.model_copy(update={"max_rounds": 6})
+    said = rounds_used_up(auto, figures(wide), "tensor")
+    expected = rounds_for_precision([math.log(ratio) for ratio in wide], 0.02, SEQUENTIAL_LEVEL)
+    assert said is not None
+    assert said.startswith("max_rounds = 6 rounds were made, and 'phantom' is known to ± 1")
+    assert said.endswith(f"± 2 % was asked for, which can be expected of {expected} rounds")
+    few = {arm: {n: mj for n, mj in values.items() if n < 3} for arm, values in figures(wide).items()}
+    assert rounds_used_up(auto, few, "tensor") == (
+        "max_rounds = 6 rounds were made, of which 3 could be paired for 'phantom'; 5 are needed"
+    )
+
+
+def test_rounds_that_suffice_or_are_a_number_leave_nothing_to_say() -> None:
+    assert rounds_used_up(AUTO, figures([0.7] * 6), "tensor") is None
+    assert rounds_used_up(AUTO, {"tensor": {}, "phantom": {}}, "tensor") is None
+    assert rounds_used_up(MeasurementSpec(rounds=6), figures([0.7, 0.9] * 3), "tensor") is None
 
 
 def test_half_width_is_that_of_the_farther_end() -> None:

@@ -5,7 +5,7 @@ import signal
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import httpx
 import psutil
 import pytest
 
+from tests.ray_jobs.auto_rounds import EASY, ENDED, HARD, assert_ended_early, assert_used_up, auto_spec
 from tests.running import RunningService, running_service, wait_until
 
 pytestmark = pytest.mark.timeout(900)
@@ -51,7 +52,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
 @pytest.fixture(scope="module")
 def finished(service: RunningService) -> dict[str, Any]:
     identifier = service.submit(SPEC)
-    return service.wait_for(identifier, {"succeeded", "failed", "lost", "cancelled"})
+    return service.wait_for(identifier, ENDED)
 
 
 def rows(service: RunningService, query: str, *values: object) -> list[tuple[Any, ...]]:
@@ -183,12 +184,22 @@ def test_more_ranks_than_the_cluster_has_are_refused_with_what_would_be_needed(
     assert "64" in response.text
 
 
+@pytest.mark.parametrize(("precision", "check"), [(EASY, assert_ended_early), (HARD, assert_used_up)])
+def test_rounds_are_made_until_the_ratio_is_known_or_they_are_used_up(
+    service: RunningService,
+    finished: dict[str, Any],
+    precision: float,
+    check: Callable[[RunningService, dict[str, Any]], None],
+) -> None:
+    check(service, service.wait_for(service.submit(auto_spec(precision)), ENDED))
+
+
 def test_data_that_can_not_be_read_fail_the_experiment_once_with_the_reason(
     service: RunningService, finished: dict[str, Any]
 ) -> None:
     task = {"kind": "file", "path": "not there.csv", "features": ["a", "b"], "target": "c"}
     identifier = service.submit(SPEC | {"task": task | {"target_kind": "regression"}, "arms": ARMS[:2]})
-    experiment = service.wait_for(identifier, {"succeeded", "failed", "lost", "cancelled"})
+    experiment = service.wait_for(identifier, ENDED)
     assert (experiment["state"], experiment["reason"]) == ("failed", "task_error"), experiment["message"]
     assert "not there.csv" in experiment["message"]
     assert experiment["attempt"] == 1
@@ -215,7 +226,7 @@ def test_a_killed_rank_s_attempt_keeps_what_it_used_and_another_attempt_makes_th
     assert len(ranks) == 2
     # The first of the node looks after the sampler, whose last samples are wanted here.
     max(ranks, key=lambda process: process.create_time()).kill()
-    ended = service.wait_for(identifier, {"succeeded", "failed", "cancelled", "lost"}, 300)
+    ended = service.wait_for(identifier, ENDED, 300)
     assert (ended["state"], ended["attempt"]) == ("succeeded", 2), (ended["message"], service.tell())
     (run,) = service.get(f"/v1/experiments/{identifier}/runs")["items"]
     killed, made = service.get(f"/v1/runs/{run['id']}")["attempts"]
@@ -242,7 +253,7 @@ def test_a_cancel_and_then_ctrl_c_in_mid_run_leave_nothing_behind(
     cancelled = service.submit(long)
     service.wait_for(cancelled, {"running"})
     assert httpx.post(f"{service.url}/v1/experiments/{cancelled}/cancel", timeout=10).status_code == 202
-    ended = service.wait_for(cancelled, {"cancelled", "failed", "lost", "succeeded"})
+    ended = service.wait_for(cancelled, ENDED)
     assert ended["state"] == "cancelled"
     assert ended["reason"] == "cancelled_by_user"
     assert set(ended["runs"]) == {"cancelled"}

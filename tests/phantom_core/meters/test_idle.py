@@ -87,7 +87,7 @@ def test_a_stranger_on_the_board_is_said_and_the_idle_ranks_are_not_strangers(lo
     assert alone.energy.flags == ()
 
 
-NO_LIST = Failure("nvmlDeviceGetComputeRunningProcesses_v3", NO_PERMISSION)
+NO_LIST = tuple(Failure(f"nvmlDeviceGetComputeRunningProcesses_v{n}", NO_PERMISSION) for n in (2, 3))
 NO_UTILIZATION = Failure("nvmlDeviceGetUtilizationRates", NOT_SUPPORTED)
 IN_CONTAINER = OwnProcesses.of([None])
 
@@ -96,8 +96,8 @@ IN_CONTAINER = OwnProcesses.of([None])
     ("board", "own", "flags", "words"),
     [
         # The list is hidden: utilisation alone shows that the board idled, and who was there is said to be unknown.
-        (StubBoard(failures=(NO_LIST,)), IN_CONTAINER, (Flag.COMPANY_UNKNOWN,), "not permitted to this user"),
-        (StubBoard(failures=(NO_LIST,)), OwnProcesses.of([100]), (Flag.COMPANY_UNKNOWN,), "not permitted"),
+        (StubBoard(failures=NO_LIST), IN_CONTAINER, (Flag.COMPANY_UNKNOWN,), "not permitted to this user"),
+        (StubBoard(failures=NO_LIST), OwnProcesses.of([100]), (Flag.COMPANY_UNKNOWN,), "not permitted"),
         (StubBoard(), IN_CONTAINER, (Flag.COMPANY_UNKNOWN,), "lacks our own ranks"),
         # It numbers as the host does, in a container that can't: as many as our ranks are our ranks.
         (StubBoard(processes=((7001, ALWAYS),)), IN_CONTAINER, (), None),
@@ -111,14 +111,14 @@ IN_CONTAINER = OwnProcesses.of([None])
         (StubBoard(failures=(NO_UTILIZATION,), processes=((100, ALWAYS),)), OwnProcesses.of([100]), (), None),
         # Neither: nothing shows that the board idled.
         (
-            StubBoard(failures=(NO_UTILIZATION, NO_LIST)),
+            StubBoard(failures=(NO_UTILIZATION, *NO_LIST)),
             IN_CONTAINER,
             (Flag.NOT_IDLE_BASELINE, Flag.COMPANY_UNKNOWN),
             "nor how busy it was",
         ),
         # Busy is busy, whoever it was.
         (
-            StubBoard(failures=(NO_LIST,), utilizations=((80, ALWAYS),)),
+            StubBoard(failures=NO_LIST, utilizations=((80, ALWAYS),)),
             IN_CONTAINER,
             (Flag.NOT_IDLE_BASELINE,),
             "the board was 80 % busy",

@@ -8,7 +8,8 @@ import pytest
 
 from phantom_core.flags import Flag
 from phantom_core.meters.company import OwnProcesses, state_flags
-from phantom_core.meters.nvml_library import NvmlSession
+from phantom_core.meters.nvml_board import Metric, NvmlBoard
+from phantom_core.meters.nvml_library import Answer, NvmlSession
 from phantom_core.meters.nvml_lookup import find_board
 from phantom_core.meters.nvml_meter import GpuScope, NvmlMeter
 from phantom_core.meters.windows import window_energy
@@ -16,7 +17,10 @@ from tests.nvml_stub.harness import (
     ALWAYS,
     DRIVER_NOT_LOADED,
     FUNCTION_NOT_FOUND,
+    GPU_IS_LOST,
+    INVALID_ARGUMENT,
     NO_PERMISSION,
+    NOT_FOUND,
     NOT_SUPPORTED,
     TIMEOUT,
     UNKNOWN,
@@ -159,6 +163,66 @@ def test_every_fields_own_return_code_is_checked(load: Load) -> None:
         assert meter.read_power().power_mw == 100_000
 
 
+ASKED_BY = {
+    Metric.ENERGY: "nvmlDeviceGetTotalEnergyConsumption",
+    Metric.MODULE_ENERGY: "field:191:1",
+    Metric.POWER_INSTANT: "field:186:0",
+    Metric.POWER_AVERAGE: "field:185:0",
+    Metric.POWER_USAGE: "nvmlDeviceGetPowerUsage",
+    Metric.MODULE_POWER: "field:186:1",
+    Metric.UTILIZATION: "nvmlDeviceGetUtilizationRates",
+    Metric.SM_CLOCK: "nvmlDeviceGetClockInfo",
+    Metric.MEMORY_CLOCK: "nvmlDeviceGetClockInfo",
+    Metric.TEMPERATURE: "nvmlDeviceGetTemperature",
+    Metric.POWER_LIMIT: "nvmlDeviceGetEnforcedPowerLimit",
+    Metric.THROTTLE_REASONS: "nvmlDeviceGetCurrentClocksEventReasons",
+    Metric.PROCESSES: "nvmlDeviceGetComputeRunningProcesses_v3",
+}
+"""The stub's name for what each metric asks."""
+OLDER_NAMES = {
+    Metric.THROTTLE_REASONS: ("nvmlDeviceGetCurrentClocksThrottleReasons",),
+    Metric.PROCESSES: ("nvmlDeviceGetComputeRunningProcesses_v2",),
+}
+"""What is asked where a driver doesn't have that."""
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "lasting", "lost"),
+    [
+        (NOT_SUPPORTED, "Not Supported", True, False),
+        (NO_PERMISSION, "not permitted to this user", True, False),
+        (FUNCTION_NOT_FOUND, "Function Not Found", True, False),
+        (INVALID_ARGUMENT, "Invalid Argument", True, False),
+        (NOT_FOUND, "Not Found", True, False),
+        (TIMEOUT, "Timeout", False, False),
+        (UNKNOWN, "Unknown Error", False, False),
+        (GPU_IS_LOST, "fell off the bus", False, True),
+    ],
+)
+@pytest.mark.parametrize("metric", list(Metric))
+def test_whatever_code_any_metric_returns_it_is_none_with_the_reason_and_the_others_are_read(
+    load: Load, metric: Metric, code: int, words: str, lasting: bool, lost: bool
+) -> None:
+    what = ASKED_BY[metric]
+    failures = tuple(Failure(name, code) for name in (what, *OLDER_NAMES.get(metric, ())))
+    load(one_board(failures=failures, module_extra_w=150.0))
+    session = NvmlSession()
+    session.open()
+    try:
+        board = NvmlBoard(session, UUID)
+        answers = {each: board.read(each) for each in Metric}
+        counted = board.counter(Metric.ENERGY)()
+    finally:
+        session.close()
+    answer = answers.pop(metric)
+    assert (answer.value, answer.lasting, answer.lost) == (None, lasting, lost)
+    assert words in (answer.reason or "")
+    assert all((other.value is None) == (ASKED_BY[each] == what) for each, other in answers.items()), (
+        "only what asks the same question fails with it"
+    )
+    assert isinstance(counted, Answer) == (metric is Metric.ENERGY)
+
+
 def test_without_a_counter_sampled_power_is_integrated_under_its_own_name(load: Load) -> None:
     stub = load(one_board(failures=(NO_COUNTER,), power=((0, 100), (10, 300))))
     with metered(stub) as meter:
@@ -228,12 +292,14 @@ def test_a_counter_that_may_not_be_read_is_replaced_by_power_and_says_why(load: 
 def test_a_driver_that_is_too_old_for_a_function_lacks_that_alone(load: Load) -> None:
     old = (
         Failure("nvmlDeviceGetCurrentClocksEventReasons", FUNCTION_NOT_FOUND),
+        Failure("nvmlDeviceGetComputeRunningProcesses_v3", FUNCTION_NOT_FOUND),
         Failure("field:185:0", NOT_SUPPORTED),
         Failure("field:186:0", NOT_SUPPORTED),
     )
-    stub = load(one_board(failures=old, throttles=((0x4, ALWAYS),)))
+    stub = load(one_board(failures=old, throttles=((0x4, ALWAYS),), processes=((100, ALWAYS),)))
     with metered(stub) as meter:
         state = meter.read_state()
+    assert state.process_ids == (100,)
     assert state.throttle_reasons == ("sw_power_cap",)
     assert state.sm_clock_mhz == 1980
 

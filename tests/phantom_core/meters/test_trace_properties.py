@@ -1,10 +1,13 @@
-"""Whatever a trace does: energy is never negative, no board counts twice, and the two methods agree."""
+"""Whatever a trace does: energy is never negative, and the two methods agree. That no board counts twice is held where
+sums are made, by `tests/services/test_window_sums.py`."""
 
 import math
+import random
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
@@ -18,7 +21,15 @@ from phantom_core.meters.nvml_lookup import find_board
 from phantom_core.meters.nvml_meter import NvmlMeter
 from phantom_core.meters.windows import window_energy
 from phantom_core.protocol import Method, Scope
-from tests.nvml_stub.harness import NvmlStub, StubBoard, StubScript
+from tests.nvml_stub.harness import (
+    NOT_SUPPORTED,
+    TIMEOUT,
+    Failure,
+    LoadedStub,
+    NvmlStub,
+    StubBoard,
+    StubScript,
+)
 
 LIMIT_MW = 700_000.0
 
@@ -44,10 +55,10 @@ class Waves:
 
 
 @st.composite
-def smooth_traces(draw: st.DrawFn) -> Waves:
+def smooth_traces(draw: st.DrawFn, fastest_s: float = 1.0) -> Waves:
     waves = draw(
         st.lists(
-            st.tuples(st.floats(0, 80_000), st.floats(1, 30), st.floats(0, 2 * math.pi)),
+            st.tuples(st.floats(0, 80_000), st.floats(fastest_s, 30), st.floats(0, 2 * math.pi)),
             min_size=0,
             max_size=3,
         )
@@ -117,6 +128,51 @@ def test_counter_integral_and_truth_agree_within_their_bounds_on_any_smooth_trac
     )
 
 
+MISSING = ("dropped", "none", "nan", "infinite", "negative")
+
+
+@settings(deadline=None)
+@given(
+    trace=smooth_traces(fastest_s=3.0),
+    start_s=st.floats(1, 2),
+    duration_s=st.floats(1, 20),
+    fates=st.lists(st.sampled_from(["kept", "kept", "twice", *MISSING]), min_size=1, max_size=12).filter(
+        lambda fates: all(
+            any(each not in MISSING for each in (fates * 4)[at : at + 3]) for at in range(len(fates))
+        )
+    ),
+    shuffled=st.randoms(use_true_random=False),
+)
+def test_samples_that_are_lost_doubled_or_no_numbers_leave_the_integral_within_its_bound(
+    trace: Waves, start_s: float, duration_s: float, fates: list[str], shuffled: random.Random
+) -> None:
+    """At most two samples in a row are missing, on traces that are smooth for such pauses."""
+    end_s, rate_hz, period_s = start_s + duration_s, 10.0, 0.1
+    samples: list[tuple[float, float | None]] = []
+    for n in range(round((end_s + 1) * rate_hz)):
+        t = n / rate_hz
+        power_mw = trace.power_mw(math.floor(t / period_s) * period_s)
+        match fates[n % len(fates)]:
+            case "kept":
+                samples.append((t, power_mw))
+            case "twice":
+                samples += [(t, power_mw)] * 2
+            case "none":
+                samples.append((t, None))
+            case "nan":
+                samples.append((t, math.nan))
+            case "infinite":
+                samples.append((t, math.inf))
+            case "negative":
+                samples.append((t, -power_mw - 1))
+    shuffled.shuffle(samples)
+    integral = integrate_power(samples, start_s, end_s, rate_hz=rate_hz, sensor_period_s=period_s)
+    true_mj = trace.energy_mj(end_s) - trace.energy_mj(start_s)
+    assert integral.energy_mj is not None
+    assert integral.uncertainty_mj is not None
+    assert abs(integral.energy_mj - true_mj) <= integral.uncertainty_mj + 1e-3 + 1e-3 * true_mj / duration_s
+
+
 readings = st.builds(
     EnergyReading,
     instant=st.floats(-1e6, 1e6).map(instant),
@@ -166,56 +222,142 @@ def test_no_samples_make_a_negative_integral(
         assert 0 <= integral.uncertainty_mj < math.inf
 
 
+@dataclass(frozen=True)
+class Mishaps:
+    """What befalls a board and its driver while it is metered."""
+
+    reset_s: float | None
+    reload_s: float | None
+    lost: tuple[float, float] | None
+    unread: tuple[float, float] | None
+
+    def spoils(self, from_s: float, to_s: float) -> bool:
+        """Whether the counter started over between two moments."""
+        return any(each is not None and from_s <= each <= to_s for each in (self.reset_s, self.reload_s))
+
+
+spans = st.tuples(st.floats(1, 21), st.floats(0.01, 5)).map(lambda span: (span[0], span[0] + span[1]))
+mishaps = st.builds(
+    Mishaps,
+    reset_s=st.none() | st.floats(1, 21),
+    reload_s=st.none() | st.floats(1, 21),
+    lost=st.none() | spans,
+    unread=st.none() | spans,
+)
 corners = st.lists(st.tuples(st.floats(0.05, 5), st.floats(0, 700)), min_size=1, max_size=6)
+COUNTER = "nvmlDeviceGetTotalEnergyConsumption"
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     corners=corners,
-    times_s=st.lists(st.floats(0, 20), min_size=2, max_size=8, unique=True).map(sorted),
+    times_s=st.lists(st.floats(0, 20), min_size=2, max_size=8).map(sorted),
     period_s=st.sampled_from([0.02, 0.1]),
-    reset_s=st.none() | st.floats(1, 21),
+    mishap=mishaps,
 )
 def test_through_the_real_binding_every_window_of_any_trace_is_right_within_its_bound_or_none(
     nvml_stub: NvmlStub,
     corners: list[tuple[float, float]],
     times_s: list[float],
     period_s: float,
-    reset_s: float | None,
+    mishap: Mishaps,
 ) -> None:
-    power, t = [], 0.0
-    for pause_s, watts in corners:
-        power.append((t, watts))
-        t += pause_s
-    board = StubBoard(power=tuple(power), period_s=period_s, resets=() if reset_s is None else (reset_s,))
-    with tempfile.TemporaryDirectory() as folder:
-        script = StubScript(boards=(board,))
-        with nvml_stub.loaded(script, Path(folder) / "script") as stub:
-            session = NvmlSession(stub.clock.monotonic)
-            session.open()
-            found = find_board(session, board.uuid)
-            with NvmlMeter(
-                session, found, "host", monotonic=stub.clock.monotonic, sleep=stub.clock.sleep
-            ) as meter:
-                opened_s = stub.clock.now_s
-                seen = []
-                for time_s in times_s:
-                    stub.clock.set(opened_s + time_s)
-                    seen.append(meter.read_energy())
-    for start, end in pairwise(seen):
+    """Windows between any two readings: one after the other, overlapping, nested, and of no length at all."""
+    power, opened_s = polygon(corners), 0.0
+    board = StubBoard(
+        power=power,
+        period_s=period_s,
+        resets=() if mishap.reset_s is None else (mishap.reset_s,),
+        lost=mishap.lost,
+        failures=() if mishap.unread is None else (Failure(COUNTER, TIMEOUT, mishap.unread),),
+    )
+    script = StubScript(boards=(board,), reloads=() if mishap.reload_s is None else (mishap.reload_s,))
+    with metered(nvml_stub, script) as (stub, meter):
+        opened_s = stub.clock.now_s
+        seen = []
+        for time_s in times_s:
+            stub.clock.set(opened_s + time_s)
+            seen.append(meter.read_energy())
+    for start, end in combinations(seen, 2):
         from_s, to_s = start.instant.monotonic_s, end.instant.monotonic_s
         energy = window_energy(start, end)
         if energy.energy_mj is None:
             assert energy.reason
+            assert Flag.ENERGY_UNKNOWN in energy.flags
             continue
         assert energy.energy_mj > 0
-        if reset_s is None or not from_s <= reset_s <= to_s:
+        assert mishap.reload_s is None or not from_s <= mishap.reload_s <= to_s, "no window spans a reload"
+        if not mishap.spoils(from_s, to_s):
             assert energy.uncertainty_mj is not None
             off_mj = abs(energy.energy_mj - polygon_mj(power, from_s, to_s))
             assert off_mj <= energy.uncertainty_mj + 2  # the counter shows whole millijoules
 
 
-def polygon_mj(power: list[tuple[float, float]], from_s: float, to_s: float) -> float:
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    corners=st.lists(st.tuples(st.floats(0.5, 5), st.floats(0, 700)), min_size=1, max_size=5),
+    edges=st.lists(st.integers(0, 200), min_size=2, max_size=6, unique=True).map(sorted),
+    period_s=st.sampled_from([0.02, 0.1]),
+    hole=st.none() | st.tuples(st.integers(0, 200), st.integers(1, 60)),
+)
+def test_power_that_is_integrated_for_want_of_a_counter_is_right_within_its_bound_or_none(
+    nvml_stub: NvmlStub,
+    corners: list[tuple[float, float]],
+    edges: list[int],
+    period_s: float,
+    hole: tuple[int, int] | None,
+) -> None:
+    """Read every 50 ms but in a hole; no corners are so near that power rises and falls in between unseen."""
+    power = polygon(corners)
+    board = StubBoard(power=power, period_s=period_s, failures=(Failure(COUNTER, NOT_SUPPORTED),))
+    with metered(nvml_stub, StubScript(boards=(board,))) as (stub, meter):
+        opened_s, seen = stub.clock.now_s, {}
+        for n in range(edges[-1] + 1):
+            if n in edges or hole is None or not hole[0] <= n < sum(hole):
+                stub.clock.set(opened_s + 0.05 * n)
+                seen[n] = meter.read_energy()
+    for first, last in combinations(edges, 2):
+        start, end = seen[first], seen[last]
+        energy = window_energy(start, end)
+        if energy.energy_mj is None:
+            assert energy.reason
+            continue
+        assert energy.energy_mj > 0
+        assert energy.method == "nvml.power"
+        pauses = [b - a for a, b in pairwise(sorted(n for n in seen if first <= n <= last))]
+        if max(pauses) == 1:
+            assert energy.uncertainty_mj is not None
+            off_mj = abs(
+                energy.energy_mj - polygon_mj(power, start.instant.monotonic_s, end.instant.monotonic_s)
+            )
+            assert off_mj <= energy.uncertainty_mj + 2
+
+
+@contextmanager
+def metered(nvml_stub: NvmlStub, script: StubScript) -> Iterator[tuple[LoadedStub, NvmlMeter]]:
+    """The meter of the script's first board, in time that moves by hand."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        nvml_stub.loaded(script, Path(folder) / "script") as stub,
+    ):
+        session = NvmlSession(stub.clock.monotonic)
+        session.open()
+        found = find_board(session, script.boards[0].uuid)
+        clock = stub.clock
+        with NvmlMeter(session, found, "host", monotonic=clock.monotonic, sleep=clock.sleep) as meter:
+            yield stub, meter
+
+
+def polygon(corners: list[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    """Corners (seconds, watts) from pauses before each and watts."""
+    power, t = [], 0.0
+    for pause_s, watts in corners:
+        power.append((t, watts))
+        t += pause_s
+    return tuple(power)
+
+
+def polygon_mj(power: Sequence[tuple[float, float]], from_s: float, to_s: float) -> float:
     """Integral of the stub's polygon in millijoules, by fine midpoint sums between its corners."""
 
     def watts(t: float) -> float:

@@ -1,0 +1,110 @@
+"""From scripted boards to the rows of runs: real ranks, windows, idle baselines and samples; only Ray is left out."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from phantom_core.protocol import Event
+from services import experiments, runs
+from services.database import Database
+from services.tables import Device, Window
+from services.views import RunView
+from tests.nvml_stub.harness import ALWAYS, StubBoard, StubScript, build_stub
+from tests.services.simulated_job import begun, deliver, spec
+
+pytestmark = pytest.mark.timeout(300)
+
+ONE, TWO = "GPU-11111111-1111-1111-1111-111111111111", "GPU-22222222-2222-2222-2222-222222222222"
+WATTS = {ONE: 100.0, TWO: 200.0}
+EXPERIMENT = spec(
+    model={"width": 16, "depth": 1},
+    training={"batch_size": 32, "evaluation_interval": 200, "stop": {"kind": "seconds", "seconds": 1.5}},
+    arms=[
+        {"strategy": "tensor", "name": "both", "world_size": 2},
+        {"strategy": "dense", "name": "one", "world_size": 1},
+    ],
+    measurement={
+        "rounds": 1,
+        "minimum_window_s": 1.0,
+        "idle_baseline_s": 1.0,
+        "energy_precision": 0.9,
+        "sample_rate_hz": 20.0,
+    },
+)
+
+
+@dataclass
+class Made:
+    """What a round over two boards left behind."""
+
+    database: Database
+    runs: dict[str, RunView]
+
+    def windows(self) -> list[tuple[Window, str]]:
+        """All windows, each with its board's UUID."""
+        with self.database.read() as session:
+            found = session.execute(select(Window, Device.uuid).join(Device, Device.key == Window.device_key))
+            return [(window, uuid) for window, uuid in found]
+
+
+@pytest.fixture
+def made(sqlite_database: Database, tmp_path: Path) -> Made:
+    """One round over boards that draw 100 W and 200 W all the time, with one process on each."""
+    identifier, _, job = begun(sqlite_database, EXPERIMENT)
+    (tmp_path / "assignment.json").write_text(job.assignment.model_dump_json())
+    boards = tuple(
+        StubBoard(uuid=uuid, power=((0.0, watts),), period_s=0.02, processes=((7_001, ALWAYS),))
+        for uuid, watts in WATTS.items()
+    )
+    stub = build_stub(tmp_path).environment(StubScript(boards=boards), tmp_path / "script")
+    command = [sys.executable, "-m", "tests.ray_jobs.metered_ranks", str(tmp_path), ONE, TWO]
+    subprocess.run(command, env={**os.environ, **stub, "OMP_NUM_THREADS": "1"}, check=True, timeout=240)
+    lines = [line for path in sorted(tmp_path.glob("*.events")) for line in path.read_bytes().splitlines()]
+    assert deliver(sqlite_database, job, map(Event.model_validate_json, lines)).rejected == {}
+    deliver(sqlite_database, job, job.finished())
+    assert experiments.get(sqlite_database, identifier).state == "succeeded"
+    return Made(sqlite_database, {run.arm: run for run in runs.list_runs(sqlite_database, identifier).items})
+
+
+def test_gross_idle_and_net_energy_are_stored_together_with_how_they_were_read(made: Made) -> None:
+    for arm, watts in (("both", 300.0), ("one", 100.0)):
+        run = made.runs[arm]
+        assert None not in (run.energy_training_mj, run.energy_training_uncertainty_mj, run.training_s)
+        gross_mj, bound_mj, seconds = (
+            float(value or 0)
+            for value in (run.energy_training_mj, run.energy_training_uncertainty_mj, run.training_s)
+        )
+        assert gross_mj == pytest.approx(1_000 * watts * seconds, abs=bound_mj)
+        assert 0 < bound_mj < 0.9 * gross_mj
+        assert run.idle_power_mw == pytest.approx(1_000 * watts, rel=0.05)
+        # A window is as long as its longest rank's, and the run's seconds are the first rank's.
+        idle_mj = (run.idle_power_mw or 0) * seconds
+        assert run.energy_net_mj == pytest.approx(gross_mj - idle_mj, abs=0.01 * gross_mj)
+        assert abs(run.energy_net_mj or 0) <= bound_mj + 0.05 * gross_mj, "boards that only ever idled"
+        assert (run.method, run.scope, run.energy_reason) == ("nvml.counter", "gpu", None)
+        assert run.energy_integral_mj == pytest.approx(gross_mj, abs=bound_mj + 0.05 * gross_mj)
+        # Seconds are short, samples few on a busy machine, and a rank on the CPU has no graph.
+        assert set(run.flags) <= {"short_window", "sampler_gap", "graph_fallback"}, "no board was to blame"
+    of_the_other_mj = made.runs["one"].energy_idle_boards_mj
+    assert of_the_other_mj is not None
+    assert of_the_other_mj > 0, "while it waited"
+    assert made.runs["both"].energy_idle_boards_mj is None
+
+
+def test_every_board_is_read_once_in_every_window_and_idles_before_and_after_all_of_them(made: Made) -> None:
+    told = Counter((window.phase, window.run_key, window.number, uuid) for window, uuid in made.windows())
+    assert set(told.values()) == {1}
+    for phase in ("idle_before", "idle_after"):
+        rested = {uuid: window for window, uuid in made.windows() if window.phase == phase}
+        assert set(rested) == {ONE, TWO}
+        for uuid, window in rested.items():
+            assert window.energy_mj == pytest.approx(1_000 * WATTS[uuid] * window.duration_s, rel=0.05)
+            assert (window.charged, window.flags, window.reason) == (False, [], None)
+    spans = [(window.started_monotonic_s, window.phase) for window, _ in made.windows()]
+    assert (min(spans)[1], max(spans)[1]) == ("idle_before", "idle_after")
