@@ -279,7 +279,7 @@ class ArmRun:
             wanted_s = min(self._more_steady_s(), LONGEST_STEADY_S)
             if wanted_s <= 0:
                 return
-            # The margin is a share of all, not of what is left: that can be little, and then the next try falls short too.
+            # A share of all, not of what is left: that can be little, and then the next try falls short too.
             spare_s = STEADY_MARGIN * max(wanted_s, self._measurement.minimum_window_s)
             steps = math.ceil((wanted_s + spare_s) / max(step_s, 1e-6))
             with self._clock.window("steady") as window:

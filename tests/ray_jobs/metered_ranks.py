@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from phantom_core.meters.choose import MeterRequest, open_distinct_meters, open_meter
-from phantom_core.meters.sampling import PowerSampler
+from phantom_core.meters.sampling import PowerSampler, Sample
 from phantom_core.protocol import Assignment
 from ray_jobs import worker
 from ray_jobs.ranks import Ranks
@@ -53,7 +53,11 @@ def main(folder: str, *boards: str) -> None:
     stop = threading.Event()
     meters = open_distinct_meters(request.from_outside(1) for request in requests(list(boards)))
     with Spool(Path(folder), f"sampler-{HOST}", assignment.experiment_id, assignment.attempt) as spool:
-        sampler = PowerSampler(meters, 20.0, lambda sample: spool.emit(sample) and None, host=HOST)
+
+        def keep(sample: Sample) -> None:
+            spool.emit(sample)
+
+        sampler = PowerSampler(meters, 20.0, keep, host=HOST)
         thread = threading.Thread(target=sampler.run, args=(stop,))
         thread.start()
         try:

@@ -72,7 +72,12 @@ def made(sqlite_database: Database, tmp_path: Path) -> Made:
     return Made(sqlite_database, {run.arm: run for run in runs.list_runs(sqlite_database, identifier).items})
 
 
-def test_gross_idle_and_net_energy_are_stored_together_with_how_they_were_read(made: Made) -> None:
+def test_gross_idle_and_net_energy_are_stored_together_and_each_board_counts_once(made: Made) -> None:
+    assert_gross_idle_and_net(made)
+    assert_each_board_once(made)
+
+
+def assert_gross_idle_and_net(made: Made) -> None:
     for arm, watts in (("both", 300.0), ("one", 100.0)):
         run = made.runs[arm]
         assert None not in (run.energy_training_mj, run.energy_training_uncertainty_mj, run.training_s)
@@ -82,13 +87,13 @@ def test_gross_idle_and_net_energy_are_stored_together_with_how_they_were_read(m
         )
         assert gross_mj == pytest.approx(1_000 * watts * seconds, abs=bound_mj)
         assert 0 < bound_mj < 0.9 * gross_mj
-        assert run.idle_power_mw == pytest.approx(1_000 * watts, rel=0.05)
+        assert run.idle_power_mw == pytest.approx(1_000 * watts, rel=0.2)
         # A window is as long as its longest rank's, and the run's seconds are the first rank's.
         idle_mj = (run.idle_power_mw or 0) * seconds
         assert run.energy_net_mj == pytest.approx(gross_mj - idle_mj, abs=0.01 * gross_mj)
-        assert abs(run.energy_net_mj or 0) <= bound_mj + 0.05 * gross_mj, "boards that only ever idled"
+        assert abs(run.energy_net_mj or 0) <= bound_mj + 0.2 * gross_mj, "boards that only ever idled"
         assert (run.method, run.scope, run.energy_reason) == ("nvml.counter", "gpu", None)
-        assert run.energy_integral_mj == pytest.approx(gross_mj, abs=bound_mj + 0.05 * gross_mj)
+        assert run.energy_integral_mj == pytest.approx(gross_mj, abs=bound_mj + 0.2 * gross_mj)
         # Seconds are short, samples few on a busy machine, and a rank on the CPU has no graph.
         assert set(run.flags) <= {"short_window", "sampler_gap", "graph_fallback"}, "no board was to blame"
     of_the_other_mj = made.runs["one"].energy_idle_boards_mj
@@ -97,14 +102,16 @@ def test_gross_idle_and_net_energy_are_stored_together_with_how_they_were_read(m
     assert made.runs["both"].energy_idle_boards_mj is None
 
 
-def test_every_board_is_read_once_in_every_window_and_idles_before_and_after_all_of_them(made: Made) -> None:
+def assert_each_board_once(made: Made) -> None:
     told = Counter((window.phase, window.run_key, window.number, uuid) for window, uuid in made.windows())
     assert set(told.values()) == {1}
     for phase in ("idle_before", "idle_after"):
         rested = {uuid: window for window, uuid in made.windows() if window.phase == phase}
         assert set(rested) == {ONE, TWO}
         for uuid, window in rested.items():
-            assert window.energy_mj == pytest.approx(1_000 * WATTS[uuid] * window.duration_s, rel=0.05)
-            assert (window.charged, window.flags, window.reason) == (False, [], None)
+            assert window.uncertainty_mj is not None
+            drawn_mj = 1_000 * WATTS[uuid] * window.duration_s
+            assert window.energy_mj == pytest.approx(drawn_mj, abs=window.uncertainty_mj + 1)
+            assert (window.charged, window.flags, window.reason) == (False, None, None)
     spans = [(window.started_monotonic_s, window.phase) for window, _ in made.windows()]
     assert (min(spans)[1], max(spans)[1]) == ("idle_before", "idle_after")
