@@ -9,8 +9,8 @@ of a size that fit into memory together are built first, then measured round by 
 a window is read at the counter's ticks (`tick_windows`). Then each arm that communicates is built once more with its
 collectives replaced by local copies: what that is faster by is the exposed communication. Rows go to `--out` every
 round; `--append` keeps those of earlier runs, so that `--widths` and `--arms` can cut a run into shorter ones.
-Arms that are measured only if `--arms` names them: `phantom overlapped`, `phantom direct`, and any arm's name with
-` update after` behind it.
+Arms that are measured only if `--arms` names them: `phantom overlapped`, `phantom direct`, `tensor column/row split`,
+`tensor gather split`, and any arm's name with ` update after` behind it.
 Compiling DTensor's arm takes longest.
 """
 

@@ -54,6 +54,8 @@ class StepArm:
     """What is built."""
     nccl_ghosts: bool = False
     """Whether ghosts must travel by the library's collectives though the fused exchange could carry them."""
+    splits_products: bool = False
+    """Whether tensor parallelism makes its large products in parts (`Communicator.splits_products`)."""
 
     @property
     def can_be_silent(self) -> bool:
@@ -132,7 +134,12 @@ def _variants(made: Sequence[StepArm]) -> list[StepArm]:
         )
         for arm in [*made, *formed]
     ]
-    return [*formed, *after]
+    split = [
+        replace(arm, name=f"{arm.name} split", splits_products=True)
+        for arm in made
+        if arm.name in (BASELINE, "tensor gather")
+    ]
+    return [*formed, *after, *split]
 
 
 def _planned(arm: Arm, size: Size, dtype: Dtype) -> PlannedArm:

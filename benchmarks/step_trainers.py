@@ -40,6 +40,12 @@ class CollectiveGhosts(Communicator):
         return "collective: asked for"
 
 
+class SplittingRanks(Communicator):
+    """Ranks that make large products in parts."""
+
+    splits_products = True
+
+
 class UnsavedUpdate(WeightUpdate):
     """Keeps no copy of the weights on the host while a trainer warms up: they need not come back."""
 
@@ -80,6 +86,8 @@ def communicator(arm: StepArm, team: Team, *, silent: bool) -> Communicator:
     """The arm's ranks, as it wants to speak to them."""
     if silent:
         return SilentCommunicator(team.compute.group)
+    if arm.splits_products:
+        return SplittingRanks(team.compute.group)
     return CollectiveGhosts(team.compute.group) if arm.nccl_ghosts else team.compute
 
 

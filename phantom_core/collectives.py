@@ -71,6 +71,10 @@ class Communicator:
     layer splits over the same ranks.
     """
 
+    splits_products = False
+    """Whether large forward products whose input or result travels are made in parts, one of which is made while
+    another travels (`layouts.tensor_exchange`). Whether that gains anything is up to the device."""
+
     def __init__(
         self, group: dist.ProcessGroup | None = None, ghost_arena: ArenaChoice | None = None
     ) -> None:

@@ -16,7 +16,7 @@ import torch
 
 TILE = 128 * 128
 """Numbers of a product that one multiprocessor works on at a time."""
-LAG = 4
+LAG = 8
 """Pieces of work that may be under way beside the backward pass; what they read is kept for as long."""
 
 

@@ -12,6 +12,9 @@ from torch.autograd.function import once_differentiable
 from phantom_core.collectives import Communicator
 from phantom_core.layouts.local_linear import Gradients, local_gradients
 
+LEAST_PART = 1 << 33
+"""Multiply-adds of a part that is worth a kernel of its own: some 25 us on an H100."""
+
 
 class GatherForm(torch.autograd.Function):
     """z_j = x W_j^T + bias_j with x gathered; dx by one reduce-scatter, behind which dW_j is computed."""
@@ -23,8 +26,17 @@ class GatherForm(torch.autograd.Function):
         """Turns x_j (b, n/p) into z_j (b, n_out/p)."""
         own = x.t().contiguous()  # (n/p, b); already so if x came from another such layer
         gathered = own.new_empty(weight.shape[1], x.shape[0])  # (n, b)
-        ranks.all_gather(gathered, own).wait()
-        z = weight @ gathered  # (n_out/p, b)
+        pending = ranks.all_gather(gathered, own)
+        if ranks.splits_products and weight.shape[0] * own.numel() >= LEAST_PART:
+            start, end = ranks.rank * own.shape[0], (ranks.rank + 1) * own.shape[0]
+            z = weight[:, start:end] @ own
+            pending.wait()
+            for part in (slice(0, start), slice(end, weight.shape[1])):
+                if part.start < part.stop:
+                    torch.addmm(z, weight[:, part], gathered[part], out=z)
+        else:
+            pending.wait()
+            z = weight @ gathered  # (n_out/p, b)
         if bias is not None:
             z += bias[:, None]
         ctx.save_for_backward(gathered, weight)
@@ -89,8 +101,21 @@ class RowReduced(torch.autograd.Function):
         ctx.save_for_backward(x, weight)
         ctx.ranks = ranks
         # The bias enters the sum once, on rank 0, where the GEMM adds it for nothing.
-        z = torch.nn.functional.linear(x, weight, bias if ranks.rank == 0 else None)
-        ranks.all_reduce(z).wait()
+        own_bias = bias if ranks.rank == 0 else None
+        if not ranks.splits_products or x.shape[0] // 2 * weight.numel() < LEAST_PART:
+            z = torch.nn.functional.linear(x, weight, own_bias)
+            ranks.all_reduce(z).wait()
+            return z
+        z = x.new_empty(x.shape[0], weight.shape[0])
+        under_way = []
+        for rows, result in zip(x.chunk(2), z.chunk(2), strict=True):
+            if own_bias is None:
+                torch.mm(rows, weight.t(), out=result)
+            else:
+                torch.addmm(own_bias, rows, weight.t(), out=result)
+            under_way.append(ranks.all_reduce(result))
+        for pending in under_way:
+            pending.wait()
         return z
 
     @staticmethod
