@@ -9,9 +9,9 @@ Row = dict[str, Any]
 def sizes(rows: list[Row]) -> str:
     """Every arm at every size that the largest number of ranks measured at its usual ghosts."""
     lines = [
-        "| n, L, k, b | arm | J per step | of column/row's | ms per step | of column/row's | peak GB a rank | "
-        "GEMM roofline | exposed communication | largest roofline term |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| n, L, k, b | arm | J per step | of column/row's | ms per step | of column/row's | W a board | "
+        "peak GB a rank | GEMM roofline | exposed communication | largest roofline term |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     p = max(row["p"] for row in _arms(rows))
     for row in _arms(rows):
@@ -27,10 +27,10 @@ def sizes(rows: list[Row]) -> str:
             *lines,
             "",
             f"All {p} ranks' boards together, `{_methods(rows)}`; ± is the bound of a window's reading, "
-            f"[ ] a 95 % interval over {settings[-1]['rounds']} paired rounds. GEMM roofline: share of "
-            f"{flops:.0f} TFLOP/s, of large GEMMs in the same run. Exposed communication: what the arm is faster by "
-            "with its collectives replaced by local copies. Largest roofline term: ms per step as a multiple of the "
-            "largest of GEMM FLOPs, least memory traffic and bytes sent over their rates in the same run.",
+            f"[ ] a 95 % interval over {settings[-1]['rounds']} paired rounds. {_limit(settings)}"
+            f"GEMM roofline: share of {flops:.0f} TFLOP/s, of large GEMMs in the same run. Exposed communication: "
+            "what the arm is faster by with its collectives replaced by local copies. Largest roofline term: ms "
+            "per step as a multiple of the largest of GEMM FLOPs, least memory traffic and bytes sent over their rates in the same run.",
         ]
     )
 
@@ -131,7 +131,7 @@ def _name(row: Row) -> str:
 
 def _cells(row: Row) -> list[str]:
     if "ms_per_step" not in row:
-        return [f"not measured: {row['reason']}", *[""] * 7]
+        return [f"not measured: {row['reason']}", *[""] * 8]
     bound = row["j_per_step_bound"]
     joules = "unknown" if row["j_per_step"] is None else f"{row['j_per_step']:.2f}"
     peak = row["peak_memory_bytes"]
@@ -142,11 +142,22 @@ def _cells(row: Row) -> list[str]:
         _ratio(row, "energy_ratio"),
         f"{row['ms_per_step']:.2f}",
         _ratio(row, "time_ratio"),
+        "unknown"
+        if row["j_per_step"] is None
+        else f"{1_000 * row['j_per_step'] / row['ms_per_step'] / row['p']:.0f}",
         "unknown" if peak is None else f"{peak / 1e9:.1f}",
         f"{row['gemm_roofline_share']:.0%}",
         ("unknown" if exchanges else "none") if exposed is None else f"{exposed:.0%}",
         f"{row['times_floor']:.2f} x {row['floor']['bound']}",
     ]
+
+
+def _limit(settings: list[Row]) -> str:
+    limits = {float(row["power_limit_w"]) for row in settings if row.get("power_limit_w") is not None}
+    if not limits:
+        return ""
+    shown = " or ".join(f"{limit:.0f}" for limit in sorted(limits))
+    return f"A board that draws its limit, {shown} W, is as fast as its joules allow. "
 
 
 def _ratio(row: Row, name: str) -> str:
