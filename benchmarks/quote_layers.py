@@ -30,7 +30,8 @@ def sizes(rows: list[Row]) -> str:
             f"[ ] a 95 % interval over {settings[-1]['rounds']} paired rounds. {_limit(settings)}"
             f"GEMM roofline: share of {flops:.0f} TFLOP/s, of large GEMMs in the same run. Exposed communication: "
             "what the arm is faster by with its collectives replaced by local copies. Largest roofline term: ms "
-            "per step as a multiple of the largest of GEMM FLOPs, least memory traffic and bytes sent over their rates in the same run.",
+            "per step as a multiple of the largest of GEMM FLOPs, least memory traffic and bytes sent over their rates "
+            "in the same run.",
         ]
     )
 
