@@ -48,8 +48,9 @@ def _make_experiments(
     agent: "NodeAgent | None",
 ) -> None:
     from ray_jobs.between import leaving_no_trace
+    from ray_jobs.devices import device_of_rank
     from ray_jobs.ranks import Arenas
-    from ray_jobs.worker import device_of_rank, join_the_others, work
+    from ray_jobs.worker import join_the_others, work
 
     context = ray.train.get_context()
     rank = context.get_world_rank()

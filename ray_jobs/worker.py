@@ -15,7 +15,7 @@ import torch
 
 import phantom_core
 from phantom_core.meters.base import Instant, Meter
-from phantom_core.meters.choose import MeterRequest, open_meter
+from phantom_core.meters.choose import open_meter
 from phantom_core.meters.company import OwnProcesses, driver_process_id
 from phantom_core.meters.idle import idle_power
 from phantom_core.precision import Enough
@@ -36,6 +36,7 @@ from phantom_core.protocol import (
 from phantom_core.tasks import Dataset, load_task
 from phantom_core.training.exchange import wants_fused_exchange
 from ray_jobs.arm_run import ArmRun
+from ray_jobs.devices import meter_request
 from ray_jobs.environment import JobEnvironment
 from ray_jobs.node_agent import NodeAgent
 from ray_jobs.ranks import COMPUTE_TIMEOUT, Arenas, Ranks, Team, joined, listening_address, use_interface_of
@@ -98,7 +99,7 @@ def work(
                 alarm_host=ray.util.get_node_ip_address(),
             )
         )
-        request = _meter_request(device, rank)
+        request = meter_request(device, rank)
         meter = stack.enter_context(open_meter(request))
         requests = ranks.everyone.gather(request.from_outside(os.getpid()))
         local = [told for told in requests if told.host == request.host]
@@ -124,16 +125,6 @@ def join_the_others(rank: int, world_size: int) -> AbstractContextManager[None]:
     address = listening_address(host) if rank == 0 else None
     told: str = ray.train.collective.broadcast_from_rank_zero(address)
     return joined(rank, world_size, told, COMPUTE_TIMEOUT)
-
-
-def device_of_rank(use_gpu: bool) -> torch.device:
-    """The device that Ray gave this rank."""
-    if not use_gpu:
-        return torch.device("cpu")
-    from ray.train.torch import get_device
-
-    device: torch.device = get_device()
-    return device
 
 
 class Bench:
@@ -318,12 +309,6 @@ def _last_word(job: JobEnvironment, assignment: Assignment, said: str | None) ->
     if delivered:
         remove_spool(folder)
     return delivered
-
-
-def _meter_request(device: torch.device, rank: int) -> MeterRequest:
-    if device.type == "cuda":
-        return MeterRequest(kind="cuda", uuid=str(torch.cuda.get_device_properties(device).uuid))
-    return MeterRequest(kind="cpu", rank=rank)
 
 
 def _distinct(devices: list[DeviceInfo]) -> list[DeviceInfo]:

@@ -1,6 +1,6 @@
 """The meter of an AMD board through `amdsmi`, if that package is installed; it is imported when first used.
 
-Boards are found by the UUID that amdsmi or HIP gives them. The accumulator of some boards is known to count
+Boards are found by the UUID that amdsmi, HIP or PyTorch gives them. The accumulator of some boards is known to count
 wrongly, so it is held against power once, when the meter is opened, and refused if it is far off.
 """
 
@@ -189,7 +189,9 @@ def _find(amdsmi: Any, uuid: str) -> Any:
         names = [str(amdsmi.amdsmi_get_gpu_device_uuid(handle))]
         # Older versions have no such function.
         with contextlib.suppress(amdsmi.AmdSmiException, AttributeError, KeyError):
-            names.append(str(amdsmi.amdsmi_get_gpu_enumeration_info(handle)["hip_uuid"]))
+            hip_uuid = str(amdsmi.amdsmi_get_gpu_enumeration_info(handle)["hip_uuid"])
+            # PyTorch writes the bytes of HIP's UUID in hexadecimal, and these are characters.
+            names += [hip_uuid, _bare(hip_uuid).encode().hex()]
         if _bare(uuid) in [_bare(name) for name in names]:
             return handle
         known += names
@@ -197,4 +199,4 @@ def _find(amdsmi: Any, uuid: str) -> Any:
 
 
 def _bare(uuid: str) -> str:
-    return uuid.strip().lower().removeprefix("gpu-")
+    return uuid.strip().lower().removeprefix("gpu-").replace("-", "")

@@ -82,7 +82,7 @@ def open_distinct_meters(requests: Iterable[MeterRequest]) -> tuple[Meter, ...]:
     Returns:
         The meters in the order in which their devices first came.
     """
-    refusals: dict[Path, str] = {}
+    refusals: dict[Path | str, str] = {}
     with ExitStack() as opened:
         meters: dict[tuple[str, str], Meter] = {}
         for request in dict.fromkeys(requests):
@@ -96,8 +96,8 @@ def open_distinct_meters(requests: Iterable[MeterRequest]) -> tuple[Meter, ...]:
     return tuple(meters.values())
 
 
-def _open(request: MeterRequest, refusals: dict[Path, str]) -> Meter:
-    """Opens a meter; `refusals` remembers where RAPL was refused and why, so that this is said once."""
+def _open(request: MeterRequest, refusals: dict[Path | str, str]) -> Meter:
+    """Opens a meter; `refusals` remembers why RAPL, NVML or amdsmi can't be read, so that this is said once."""
     if request.kind == "cpu":
         return _open_cpu(request, refusals)
     if not request.uuid:
@@ -109,11 +109,13 @@ def _open(request: MeterRequest, refusals: dict[Path, str]) -> Meter:
             return AmdMeter(request.uuid, request.host)
         return open_nvml_meter(request.uuid, request.host, request.scope, power_only=request.power_only)
     except MeterError as error:
-        log.warning("%s is not metered: %s", request.uuid, error)
+        if refusals.get(request.kind) != str(error):
+            log.warning("%s is not metered: %s", request.uuid, error)
+        refusals[request.kind] = str(error)
         return UnreadableMeter(_unread(request, request.uuid, str(error)))
 
 
-def _open_cpu(request: MeterRequest, refusals: dict[Path, str]) -> Meter:
+def _open_cpu(request: MeterRequest, refusals: dict[Path | str, str]) -> Meter:
     if not 0 < request.watts_per_core < 10_000:
         raise ValueError(
             f"watts_per_core = {request.watts_per_core}: must be more than 0 and less than 10,000 W; "

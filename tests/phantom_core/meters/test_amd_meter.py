@@ -7,11 +7,14 @@ import pytest
 
 from phantom_core.meters.amd_meter import AmdMeter
 from phantom_core.meters.base import DeviceNotFound, MeterUnavailable
-from phantom_core.meters.choose import MeterRequest, open_meter
+from phantom_core.meters.choose import MeterRequest, open_distinct_meters, open_meter
 from phantom_core.meters.windows import window_energy
 from tests.nvml_stub.harness import Clock
 
 UUID = "c4ff74a1-0000-1000-80ac-4a1f1e7d1d3a"
+
+TORCH_UUID = "35386439-3066-3830-6233-663462396232"
+"""What PyTorch makes of the characters 58d90f80b3f4b9b2."""
 
 
 class AmdSmiException(Exception):
@@ -64,7 +67,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Callable[[Board], dict[str, int]
 
 
 @pytest.mark.parametrize(
-    "uuid", [UUID, UUID.upper(), f"GPU-{UUID}", "GPU-58d90f80b3f4b9b2", "58d90f80b3f4b9b2"]
+    "uuid", [UUID, UUID.upper(), f"GPU-{UUID}", "GPU-58d90f80b3f4b9b2", "58d90f80b3f4b9b2", TORCH_UUID]
 )
 def test_a_board_is_metered_by_its_accumulator_found_by_uuid(
     install: Callable[[Board], dict[str, int]], uuid: str
@@ -138,6 +141,16 @@ def test_a_driver_that_can_not_list_its_boards_is_unavailable(
     with pytest.raises(MeterUnavailable, match="NO_PERM"):
         AmdMeter(UUID, "host", clock.monotonic, clock.sleep)
     assert opened["count"] == 0
+
+
+def test_that_the_package_is_missing_is_told_once_however_many_boards_there_are(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "amdsmi", None)
+    meters = open_distinct_meters([MeterRequest("rocm", uuid=f"GPU-{n}") for n in range(4)])
+    assert [meter.device.method for meter in meters] == [None] * 4
+    assert all("pip install" in (meter.device.reason or "") for meter in meters)
+    assert caplog.text.count("pip install") == 1
 
 
 def test_without_the_package_a_board_is_unreadable_and_the_reason_says_what_to_install(
