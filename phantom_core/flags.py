@@ -109,7 +109,10 @@ FLAGS: dict[Flag, FlagMeaning] = {
         "A power domain of the processor can't be read soundly and was left out.", False
     ),
     Flag.HARDWARE_DIFFERS: FlagMeaning("The arms ran on different boards.", True),
-    Flag.CLOCKS_DIFFER: FlagMeaning("The arms ran under different clock or power limits.", True),
+    Flag.CLOCKS_DIFFER: FlagMeaning(
+        "The arms ran under different clock or power limits, or a limit was changed while the experiment ran.",
+        True,
+    ),
     Flag.DTYPE_DIFFERS: FlagMeaning(
         "The arms computed in different number formats, or float32 with and without TF32.", True
     ),

@@ -18,7 +18,9 @@ class Kind(Enum):
 
 
 _JUDGED_ANEW = frozenset({Flag.SHORT_WINDOW, Flag.SHORT_WINDOW_REFUSED, Flag.IMPRECISE})
-_TIME = frozenset({Flag.BOARD_SHARED, Flag.THROTTLED, Flag.POWER_CAPPED, Flag.GRAPH_FALLBACK})
+_TIME = frozenset(
+    {Flag.BOARD_SHARED, Flag.THROTTLED, Flag.POWER_CAPPED, Flag.CLOCKS_DIFFER, Flag.GRAPH_FALLBACK}
+)
 """Flags of a run that concern how long it took; those of a pair are raised where it is made."""
 
 

@@ -94,11 +94,14 @@ def look(session: Session, experiment: Experiment, windows: Iterable[WindowRow])
     by_key = {window.key: window for window in windows}
     if not by_key:
         return
-    ranks = _ranks_by_device(session, experiment)
+    devices = session.scalars(select(Device).where(Device.experiment_id == experiment.id)).all()
+    ranks = _ranks_by_device(session, experiment, devices)
+    limits = {device.key: device.power_limit_mw for device in devices}
     changed: list[dict[str, object]] = []
     for span, inside in _merged((_span(window), window) for window in by_key.values()):
         own = ranks.get((span.experiment_attempt, span.device_key), ONE_RANK)
-        seen = Seen.in_span(session, span).during(inside, experiment.sample_rate_hz, own)
+        limit_mw = limits.get(span.device_key)
+        seen = Seen.in_span(session, span).during(inside, experiment.sample_rate_hz, own, limit_mw)
         changed += [
             {"window_key": window.key, **values}
             for window, values in zip(inside, seen, strict=True)
@@ -171,7 +174,11 @@ class Seen:
         return np.column_stack((self.monotonic_s[first:last], self.power_mw[first:last]))
 
     def during(
-        self, windows: Sequence[WindowRow], rate_hz: float, own: OwnProcesses
+        self,
+        windows: Sequence[WindowRow],
+        rate_hz: float,
+        own: OwnProcesses,
+        power_limit_mw: float | None = None,
     ) -> list[dict[str, object]]:
         """What was seen during each of the windows, by name of the column that holds it."""
         starts_s = np.array([window.started_monotonic_s for window in windows])
@@ -195,7 +202,7 @@ class Seen:
                 "largest_gap_s": integral.largest_gap_s,
                 "seen_flags": _in_order(
                     *(integral.flags if has_samples else ()),
-                    *state_flags(self.states[first_state:last_state], own),
+                    *state_flags(self.states[first_state:last_state], own, power_limit_mw),
                 ),
             }
             for integral, has_samples, first_state, last_state in zip(
@@ -231,9 +238,10 @@ def _merged(spans: Iterable[tuple[Span, T]]) -> list[tuple[Span, list[T]]]:
     return merged
 
 
-def _ranks_by_device(session: Session, experiment: Experiment) -> dict[tuple[int, int], OwnProcesses]:
+def _ranks_by_device(
+    session: Session, experiment: Experiment, devices: Sequence[Device]
+) -> dict[tuple[int, int], OwnProcesses]:
     """The ranks on each device, by attempt of the experiment and device."""
-    devices = session.scalars(select(Device).where(Device.experiment_id == experiment.id))
     keys = {(device.host, device.uuid): device.key for device in devices}
     jobs = session.scalars(select(ExperimentAttempt).where(ExperimentAttempt.experiment_id == experiment.id))
     found: dict[tuple[int, int], list[int | None]] = {}

@@ -1,4 +1,4 @@
-"""What a board's states say about an energy that was measured meanwhile: shared, throttled, at its limit.
+"""What a board's states say of an energy that was measured meanwhile: shared, throttled, at its limit or another.
 
 Whether others compute on a board is told from the driver's list of processes. The driver numbers processes as the
 host's first PID namespace does, in which a rank in a container doesn't know its own number. So a rank tells its
@@ -16,6 +16,9 @@ from phantom_core.protocol import BoardState
 
 FIRST_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the namespace that Linux starts with (PROC_PID_INIT_INO in its include/linux/proc_ns.h)."""
+
+LIMIT_TOLERANCE = 0.01
+"""Power limits that differ by less than this share are one, as drivers round them."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +68,15 @@ def board_shared(process_ids: Collection[int] | None, own: OwnProcesses) -> bool
     return len(on_board) > own.count
 
 
-def state_flags(states: Iterable[BoardState], own: OwnProcesses) -> tuple[Flag, ...]:
+def state_flags(
+    states: Iterable[BoardState], own: OwnProcesses, power_limit_mw: float | None = None
+) -> tuple[Flag, ...]:
     """The flags that states of one board during a window raise.
 
     Args:
         states: The board's states in the window.
         own: The ranks that compute on it.
+        power_limit_mw: Its limit when the experiment opened its meter, in milliwatts; None if unknown.
     """
     flags = set()
     company = []
@@ -80,9 +86,17 @@ def state_flags(states: Iterable[BoardState], own: OwnProcesses) -> tuple[Flag, 
             flags.add(Flag.THROTTLED)
         if POWER_CAP in reasons:
             flags.add(Flag.POWER_CAPPED)
+        if _is_other_limit(state.power_limit_mw, power_limit_mw):
+            flags.add(Flag.CLOCKS_DIFFER)
         company.append(board_shared(state.process_ids, own))
     if True in company:
         flags.add(Flag.BOARD_SHARED)
     elif company and False not in company:
         flags.add(Flag.COMPANY_UNKNOWN)
     return tuple(flag for flag in Flag if flag in flags)
+
+
+def _is_other_limit(limit_mw: float | None, expected_mw: float | None) -> bool:
+    if limit_mw is None or expected_mw is None:
+        return False
+    return abs(limit_mw - expected_mw) > LIMIT_TOLERANCE * expected_mw

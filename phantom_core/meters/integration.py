@@ -112,7 +112,7 @@ def _integral(
     inside, duration_s = last - first, end_s - start_s
     pieces = _pieces(times, powers, start_s, end_s, first, last)
     period_s = 1 / rate_hz if rate_hz else float(np.median(np.diff(times)))
-    gaps = pieces.pause_s > GAP_PERIODS * period_s
+    gaps = (pieces.pause_s > GAP_PERIODS * period_s) & (pieces.length_s > 0)
     unseen_s = float(pieces.length_s[gaps].sum())
     largest_gap_s = float(pieces.length_s.max())
     flags = (Flag.SAMPLER_GAP,) if gaps.any() else ()

@@ -410,6 +410,42 @@ def test_company_on_a_board_is_flagged(database: Database) -> None:
 
 
 @pytest.mark.parametrize(
+    ("limits_mw", "flags"),
+    [
+        ((700_000.0, 700_000.0), ()),
+        ((700_000.0, 699_000.0), ()),
+        ((700_000.0, 500_000.0), ("clocks_differ",)),
+    ],
+)
+def test_a_power_limit_that_is_changed_in_mid_run_is_flagged_and_its_round_is_not_compared(
+    sqlite_database: Database, limits_mw: tuple[float, float], flags: tuple[str, ...]
+) -> None:
+    identifier, _, job = begun(sqlite_database)
+    deliver(sqlite_database, job, job.started())
+    for run in job.assignment.runs:
+        began_s = job.clock_s
+        deliver(sqlite_database, job, job.run(run))
+        states = tuple(
+            BoardState(
+                at=SOON,
+                monotonic_s=began_s + offset,
+                power_limit_mw=limits_mw[run.round == 1 and run.arm == "phantom" and offset > 10],
+                throttle_reasons=(),
+                process_ids=(17,),
+            )
+            for offset in range(22)
+        )
+        told = BoardStates(host=HOST, device_uuid=uuid(0), states=states)
+        source = f"sampler-{run.round}-{run.arm}"
+        deliver(sqlite_database, job, [event(job.assignment.experiment_id, told, source=source)])
+    changed = next(run for run in job.assignment.runs if run.round == 1 and run.arm == "phantom")
+    assert runs.get(sqlite_database, changed.run_id).flags == flags
+    primary = comparisons.compare(sqlite_database, identifier).arms[0].primary
+    assert primary.blocking_flags == flags
+    assert [each.round for each in primary.excluded] == ([1] if flags else [])
+
+
+@pytest.mark.parametrize(
     ("on_board", "flags"),
     [((17,), ()), ((18,), ("board_shared",)), ((), ("company_unknown",)), ((17, 18), ("board_shared",))],
 )

@@ -71,6 +71,14 @@ def test_a_hole_is_a_gap_and_widens_the_bound() -> None:
     assert integral.energy_mj is not None
 
 
+def test_a_hole_that_ends_where_the_window_begins_is_none_of_its_own() -> None:
+    samples = [(0.0, 5.0), (0.1, 5.0), *((9.0 + n / 10, 100.0) for n in range(21)), (20.0, 5.0)]
+    integral = integrate_power(samples, 9.0, 11.0, rate_hz=10.0)
+    assert integral.energy_mj == pytest.approx(200.0)
+    assert (integral.flags, integral.sample_count) == ((), 21)
+    assert integral.largest_gap_s == pytest.approx(0.1)
+
+
 def test_a_window_that_is_mostly_hole_has_no_integral() -> None:
     samples = [*every(0.1, 2, 100.0), (10.0, 100.0)]
     integral = integrate_power(samples, 0, 10, rate_hz=10)
