@@ -3,7 +3,7 @@
     torchrun --nproc-per-node 4 -m benchmarks.ghost_layers [--sweep] [--out ghost_layers.json]
 
 A chain is what the next layer waits for: GEMMs, exchange and ReLU, without weights' gradients. `local` is the chain
-without ghosts. `--sweep` also tries other numbers of warps and stages of the direct kernels.
+without ghosts. `--sweep` also tries other shapes of the direct kernels.
 """
 
 import argparse
@@ -24,8 +24,8 @@ from phantom_core.layouts.ghost_transport import start_gather, start_reduce
 
 SIZES = ((4096, 64, 256), (8192, 64, 256), (8192, 64, 1024), (16384, 64, 1024))
 """(n, k, b)."""
-SWEPT = ((4, 4), (8, 4), (4, 3), (8, 3))
-"""Warps and stages."""
+SWEPT = ((4, 4, 128), (4, 3, 256), (8, 4, 128), (2, 4, 128), (4, 5, 64))
+"""Warps, stages and depth; the first are in use."""
 ROUNDS = 9
 
 
@@ -44,9 +44,10 @@ def main() -> None:
         raise SystemExit(f"no fused exchange here: {said}")
     rows = []
     for size in SIZES:
-        for warps, stages in SWEPT if options.sweep else SWEPT[:1]:
-            direct_exchange.WARPS, direct_exchange.STAGES = warps, stages
-            rows.append({"warps": warps, "stages": stages} | measure(ranks, *size, device))
+        for warps, stages, depth in SWEPT if options.sweep else SWEPT[:1]:
+            direct_exchange.WARPS, direct_exchange.STAGES, direct_exchange.DEPTH = warps, stages, depth
+            how = {"warps": warps, "stages": stages, "depth": depth}
+            rows.append(how | measure(ranks, *size, device))
             if ranks.rank == 0:
                 shown = (f"{k}={v:.1f}" if isinstance(v, float) else f"{k}={v}" for k, v in rows[-1].items())
                 print(" ".join(shown), flush=True)

@@ -21,6 +21,8 @@ SHARE_BYTES = MOST_TILES * TILES[-1][0] * TILES[-1][1] * 2
 MOST_GHOSTS = 256
 """k; kernels are unrolled over it."""
 WARPS, STAGES = 4, 4
+DEPTH = 128
+"""Of the m that a sending GEMM sums over, so many at a time; half as many where tiles are wide."""
 
 
 def arena_bytes(world_size: int) -> int:
@@ -152,7 +154,7 @@ class DirectExchange:
             k=k,
             row_tile=row_tile,
             ghost_tile=ghost_tile,
-            depth=128 if columns * ghost_tile <= 64 else 64,
+            depth=DEPTH if columns * ghost_tile <= 64 else DEPTH // 2,
             num_warps=WARPS,
             num_stages=STAGES,
             **self._place,

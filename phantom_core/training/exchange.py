@@ -46,11 +46,12 @@ def exchange_used(planned: PlannedArm, ranks: Communicator, traffic: Traffic | N
     choice = ranks.ghost_choice
     if not isinstance(planned.arm, PhantomArm) or choice is None:
         return ExchangeUsed(backend, None)
+    k, b = planned.arm.ghosts, planned.training.batch_size
+    too_many = f"{k} ghosts of {b} rows are more than the fused exchange carries, {backend} is faster there"
     if choice.exchange is None:
-        return ExchangeUsed(backend, choice.reason)
+        # Where it was never going to be used it may not have been set up at all.
+        unwanted = backend == "nccl" and not wants_fused_exchange(planned)
+        return ExchangeUsed(backend, too_many if unwanted else choice.reason)
     if traffic is None or traffic.fused_calls:
         return ExchangeUsed("symmetric_memory", None)
-    k, b = planned.arm.ghosts, planned.training.batch_size
-    return ExchangeUsed(
-        backend, f"{k} ghosts of {b} rows are more than the fused exchange carries, {backend} is faster there"
-    )
+    return ExchangeUsed(backend, too_many)
