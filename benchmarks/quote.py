@@ -264,6 +264,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "ghost_exchange": ghost_exchange,
     "main_job": functools.partial(quote_jobs.main_job, origin),
     "meters": meters,
+    "meters_scripted": meters,
     "service": service,
     "hostile": hostile,
     "startup": startup,
