@@ -1,4 +1,7 @@
-"""How long a request may be: body, target, headers, and the time its body may take to arrive."""
+"""How long a request may be: body, target, headers, and the time its body may take to arrive.
+
+A body must come as it is: a compressed one could be a thousand times as long as its limit.
+"""
 
 import asyncio
 from collections.abc import Mapping
@@ -6,7 +9,7 @@ from collections.abc import Mapping
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.errors import ApiError, BodyTooLarge, problem_response
+from api.errors import ApiError, BodyTooLarge, problem_response, shown
 
 MAX_BODY_BYTES = 2 * 1024 * 1024
 """Longest body where no route says otherwise: a spec with ten thousand columns fits."""
@@ -37,7 +40,7 @@ DRAIN_S = 5.0
 
 
 class RequestLimits:
-    """Refuses what is too long with 413, 414 or 431, and gives up on a body that stops arriving with 408."""
+    """Refuses what is too long with 413, 414 or 431, a body that is compressed with 415, one that stops with 408."""
 
     def __init__(
         self,
@@ -84,7 +87,7 @@ class RequestLimits:
             refusal.code,
             refusal.detail,
             request_id=scope.get("state", {}).get("request_id"),
-            headers={"Connection": "close"},
+            headers={"Connection": "close", **refusal.headers},
         )
         await response(scope, receive, send_after_body)
 
@@ -157,6 +160,11 @@ def _refusal(scope: Scope, limit_bytes: int) -> ApiError | None:
     if b"content-length" in names and b"transfer-encoding" in names:
         # A proxy in front may believe the one that is not believed here, and see another request behind the body.
         return ApiError(400, "ambiguous-length", "the request has both Content-Length and Transfer-Encoding")
+    if names & {b"content-length", b"transfer-encoding"}:
+        given = ", ".join(Headers(scope=scope).getlist("content-encoding"))
+        if {each.strip().lower() for each in given.split(",")} - {"", "identity"}:
+            detail = f"the body's content encoding is {shown(given)}; send it as it is, without compression"
+            return ApiError(415, "unsupported-encoding", detail, headers={"Accept-Encoding": "identity"})
     length = Headers(scope=scope).get("content-length", "0")
     if length.isascii() and length.isdigit() and int(length[:20]) > limit_bytes:
         return BodyTooLarge(limit_bytes)

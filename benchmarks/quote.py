@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import quote_jobs, quote_layers
+from benchmarks import quote_jobs, quote_layers, quote_soak
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
@@ -267,6 +267,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "meters_scripted": meters,
     "service": service,
     "hostile": hostile,
+    "soak": quote_soak.soak,
     "startup": startup,
     "layers.figure": figure,
     **{name: functools.partial(step_table, table) for name, table in quote_layers.TABLES.items()},

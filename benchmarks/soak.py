@@ -1,21 +1,24 @@
 """Thousands of tiny experiments through the real service, while it, Ray's head and jobs are killed at random.
 
-    python -m benchmarks.soak [--experiments 3000] [--minutes 60] [--database URL] [--fault-every-s 5] [--out FILE]
+    python -m benchmarks.soak [--experiments 3000] [--minutes 60] [--databases sqlite postgresql] [--append]
 
 The service, its dispatcher and its database are the real ones; Ray is `tests.services.fake_ray`, whose jobs are
 processes that speak through the real spool and reporter and train nothing. In the first half of the experiments the
-service is killed too; in the second it lives, so that its memory can be watched: the resident set at each tenth.
+service is killed too; in the second it lives, so that its memory can be watched: the resident set, threads and open
+files at each twentieth.
 At the end every row is looked at: nothing unfinished, held or open, every event there once, no job left.
 Exits with 1 if anything is not as it must be; the file then says what.
 """
 
 import argparse
+import json
 import random
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,7 @@ import psutil
 from sqlalchemy import func, select
 
 from benchmarks.record import record
+from benchmarks.service import databases
 from services.database import Database
 from services.states import TERMINAL_STATES
 from services.tables import Experiment
@@ -35,7 +39,7 @@ AHEAD = 20
 """Experiments that wait or run at a time."""
 CANCELLED = 0.03
 """Share of experiments that somebody cancels at once."""
-TENTHS = 10
+SAMPLES = 20
 SETTINGS = {
     "GHOSTWATT_RAY_MAX_ACTIVE": "8",
     "GHOSTWATT_KEEP_GROUP_S": "3",
@@ -48,23 +52,41 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--experiments", type=int, default=3_000)
     parser.add_argument("--minutes", type=float, default=60.0, help="nothing is submitted after that")
-    parser.add_argument("--database", help="URL of an empty database; default: SQLite in a temporary folder")
+    parser.add_argument("--databases", nargs="*", choices=["sqlite", "postgresql"], default=["sqlite"])
     parser.add_argument("--fault-every-s", type=float, default=5.0, help="mean seconds between two kills")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "soak.json")
+    parser.add_argument("--append", action="store_true", help="keep what the file has of other databases")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="ghostwatt-soak-", ignore_cleanup_errors=True) as folder:
-        url = options.database or f"sqlite:///{folder}/soak.sqlite3"
+    problems = [_soaked(database, options) for database in options.databases]
+    sys.exit(any(problem is not None for problem in problems))
+
+
+def _soaked(kind: str, options: argparse.Namespace) -> str | None:
+    """One soak on an empty database, written down; what was not as it must be."""
+    with ExitStack() as stack:
+        folder = Path(
+            stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="ghostwatt-soak-", ignore_cleanup_errors=True)
+            )
+        )
+        url = stack.enter_context(databases(kind, folder))()
         with Database(url) as database:
             database.migrate()
-        with faults(Path(folder), url, Behaviour(pause_s=0.002)) as bench:
-            soak = Soak(bench, random.Random(options.seed), options.experiments, options.fault_every_s)
-            row = soak.run(options.minutes * 60)
-    record(options.out, [row])
+        bench = stack.enter_context(faults(folder, url, Behaviour(pause_s=0.002)))
+        soak = Soak(bench, random.Random(options.seed), options.experiments, options.fault_every_s)
+        row = {"database": kind} | soak.run(options.minutes * 60)
+    kept = json.loads(options.out.read_text())["rows"] if options.out.exists() else []
+    others = [each for each in kept if each["database"] != kind] if options.append else []
+    options.append = True  # this run's own databases stay beside each other
+    record(options.out, sorted([*others, row], key=lambda each: str(each["database"])))
     print(
-        f"{row['states']} in {row['minutes']:.1f} min, faults {row['faults']}, {row['problem'] or 'all is well'}"
+        f"{kind}: {row['states']} in {row['minutes']:.1f} min, faults {row['faults']}, "
+        f"{row['problem'] or 'all is well'}",
+        flush=True,
     )
-    sys.exit(row["problem"] is not None)
+    problem: str | None = row["problem"]
+    return problem
 
 
 @dataclass
@@ -77,7 +99,7 @@ class Soak:
     fault_every_s: float
     accepted: list[str] = field(default_factory=list)
     faults: Counter[str] = field(default_factory=Counter)
-    tenths: list[dict[str, Any]] = field(default_factory=list)
+    samples: list[dict[str, Any]] = field(default_factory=list)
 
     def run(self, longest_s: float) -> dict[str, Any]:
         """Submits, kills and looks, until all experiments were submitted and have ended.
@@ -110,11 +132,10 @@ class Soak:
             problem = str(error)[:10_000]
         return {
             "experiments": len(self.accepted),
-            "database": self.bench.url.partition(":")[0],
             "minutes": (time.monotonic() - began_s) / 60,
             "faults": dict(self.faults),
             "states": self._states(),
-            "tenths": self.tenths,
+            "samples": self.samples,
             "problem": problem,
         }
 
@@ -178,11 +199,11 @@ class Soak:
             return session.execute(ended).scalar_one()
 
     def _sample(self, ended: int) -> None:
-        """The service's memory whenever another tenth has ended."""
-        if ended * TENTHS < (len(self.tenths) + 1) * self.experiments:
+        """The service's memory whenever another twentieth has ended."""
+        if ended * SAMPLES < (len(self.samples) + 1) * self.experiments:
             return
         process = psutil.Process(self.bench.services["a"].process.pid)
-        self.tenths.append(
+        self.samples.append(
             {
                 "ended": ended,
                 "rss_mib": process.memory_info().rss / 2**20,

@@ -36,6 +36,7 @@ from phantom_core.protocol import (
 from phantom_core.tasks import Dataset, load_task
 from phantom_core.training.exchange import wants_fused_exchange
 from ray_jobs.arm_run import ArmRun
+from ray_jobs.clearance import wait_for_free_boards
 from ray_jobs.devices import meter_request
 from ray_jobs.environment import JobEnvironment
 from ray_jobs.node_agent import NodeAgent
@@ -169,13 +170,20 @@ class Bench:
             )
 
     def make_all_runs(self) -> str | None:
-        """Measures idle power, makes every run in order, measures idle power again.
+        """Waits for free boards, measures idle power, makes every run in order, measures idle power again.
 
         Returns:
             What is to be said of the rounds, on the first rank.
         """
         runs = self._assignment.runs
         said: str | None = None
+        self._synchronize()  # from here on every rank is on the driver's list
+        wait_for_free_boards(
+            self._meter if self._reads_meter(self._ranks.world_size) else None,
+            self._on_my_device(),
+            gather=self._ranks.everyone.gather,
+            tell=partial(self._progress, done=0),
+        )
         self._rest("idle_before")
         for number, run in enumerate(runs):
             enough = self._enough_before(run)

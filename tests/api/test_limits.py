@@ -1,4 +1,5 @@
 import asyncio
+import gzip
 from collections.abc import Iterator
 
 import httpx
@@ -51,6 +52,35 @@ def test_a_body_without_a_length_is_counted_as_it_arrives() -> None:
     response = post(app(body_bytes={"": 100}), content=parts())
     assert response.status_code == 413
     assert response.headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize(
+    "encoding", ["gzip", "deflate", "br", "GZIP", "identity, gzip", "zstd", "unheard-of"]
+)
+def test_a_compressed_body_is_refused_with_what_to_send(encoding: str) -> None:
+    body = gzip.compress(b"name: ghosts")
+    response = post(app(), content=body, headers={"Content-Encoding": encoding})
+    assert response.status_code == 415
+    assert response.headers["content-type"] == "application/problem+json"
+    assert response.headers["accept-encoding"] == "identity"
+    problem = response.json()
+    assert problem["code"] == "unsupported-encoding"
+    assert encoding in problem["detail"]
+    assert "without compression" in problem["detail"]
+
+
+@pytest.mark.parametrize("encoding", ["identity", "Identity", ""])
+def test_a_body_that_says_it_is_not_compressed_passes(encoding: str) -> None:
+    response = post(app(), content=b"x" * 10, headers={"Content-Encoding": encoding})
+    assert (response.status_code, response.json()) == (200, 10)
+
+
+def test_a_compressed_body_without_a_length_is_refused_too() -> None:
+    async def parts() -> object:
+        yield gzip.compress(b"x" * 1_000_000)
+
+    response = post(app(), content=parts(), headers={"Content-Encoding": "gzip"})
+    assert response.status_code == 415
 
 
 def test_the_first_matching_prefix_sets_the_limit() -> None:

@@ -17,7 +17,8 @@ def test_a_short_soak_ends_with_nothing_stuck(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (row,) = json.loads(out.read_text())["rows"]
+    assert row["database"] == "sqlite"
     assert row["experiments"] >= 10
     assert sum(row["states"].values()) == row["experiments"]
-    assert [tenth["ended"] for tenth in row["tenths"]] == sorted(tenth["ended"] for tenth in row["tenths"])
+    assert [at["ended"] for at in row["samples"]] == sorted(at["ended"] for at in row["samples"])
     assert row["problem"] is None

@@ -61,6 +61,8 @@ class StubBoard:
     lost: Span | None = None
     failures: tuple[Failure, ...] = ()
     processes: tuple[tuple[int, Span], ...] = ()
+    mortals: tuple[int, ...] = ()
+    """Processes of this host that are on the board for as long as they live."""
     throttles: tuple[tuple[int, Span], ...] = ()
     utilizations: tuple[tuple[int, Span], ...] = ()
     slices: tuple[str, ...] = ()
@@ -82,6 +84,7 @@ class StubBoard:
         lines += [f"lost {self.lost[0]!r} {self.lost[1]!r}"] if self.lost else []
         lines += [f"fail {f.what} {f.code} {f.when[0]!r} {f.when[1]!r}" for f in self.failures]
         lines += [f"process {pid} {span[0]!r} {span[1]!r}" for pid, span in self.processes]
+        lines += [f"mortal {pid} {ALWAYS[0]!r} {ALWAYS[1]!r}" for pid in self.mortals]
         lines += [f"throttle {bits} {span[0]!r} {span[1]!r}" for bits, span in self.throttles]
         lines += [f"utilization {share} {span[0]!r} {span[1]!r}" for share, span in self.utilizations]
         return [*lines, *(f"slice {uuid}" for uuid in self.slices)]

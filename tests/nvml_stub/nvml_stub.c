@@ -7,6 +7,7 @@
  */
 #include <math.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +27,7 @@ enum { FIELD_TOTAL_ENERGY = 83, FIELD_AVERAGE = 185, FIELD_INSTANT = 186, FIELD_
 
 typedef struct { double from, to; } Span;
 typedef struct { char what[80]; int code; Span when; } Failure;
-typedef struct { unsigned pid; Span when; } Process;
+typedef struct { unsigned pid; Span when; int is_mortal; } Process;
 typedef struct { unsigned long long value; Span when; } Setting;
 typedef struct { double t, watts; } Point;
 
@@ -136,8 +137,9 @@ static void read_board_line(Board *b, const char *key, char **rest, const char *
         p->watts = NUMBER();
     } else if (!strcmp(key, "fail")) {
         read_failure(NEXT(b->failures, b->n_failures), rest, line);
-    } else if (!strcmp(key, "process")) {
+    } else if (!strcmp(key, "process") || !strcmp(key, "mortal")) {
         Process *p = NEXT(b->processes, b->n_processes);
+        p->is_mortal = key[0] == 'm'; /* on the board only while it lives */
         p->pid = (unsigned)NUMBER();
         p->when = span_of(rest, line);
     } else if (!strcmp(key, "throttle") || !strcmp(key, "utilization")) {
@@ -436,7 +438,7 @@ static int processes_of(const char *function, Device *device, unsigned *count, P
     unsigned found = 0;
     for (int i = 0; i < device->parent->n_processes; i++) {
         Process p = device->parent->processes[i];
-        if (!within(p.when, now())) continue;
+        if (!within(p.when, now()) || (p.is_mortal && kill((pid_t)p.pid, 0))) continue;
         if (infos && found < *count) infos[found] = (ProcessInfo){ p.pid, 1 << 20, 0, 0 };
         found++;
     }
