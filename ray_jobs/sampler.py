@@ -52,7 +52,7 @@ class Sampler:
             self._resources.enter_context(meter)
         host = requests[0].host
         source = f"sampler-{host}"[:48] + (f".{start}" if start else "")
-        spool = self._resources.enter_context(
+        spool = self._spool = self._resources.enter_context(
             Spool(folder, source, assignment.experiment_id, assignment.attempt)
         )
 
@@ -76,7 +76,10 @@ class Sampler:
         """
         self._stop.set()
         self._thread.join(timeout=STOP_S)
-        delivered = self._reporter.drain(deadline_s)
+        unwritten = self._spool.flush(deadline_s)
+        if unwritten is not None:
+            log.warning("%s", unwritten)
+        delivered = self._reporter.drain(deadline_s) and unwritten is None
         self._resources.close()
         if delivered:
             remove_spool(self._folder)

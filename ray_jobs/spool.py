@@ -2,13 +2,14 @@
 
 A `Spool` only appends, so a training process never waits for the network. `reporter.py` reads the
 files from another thread or process and sends them. A full disk loses nothing while the process
-lives: lines wait in memory and are written with the next event that can be.
+lives: lines wait in memory and are written with the next event that can be; whoever ends must `flush`.
 """
 
 import contextlib
 import logging
 import shutil
 import tempfile
+import time
 from collections import deque
 from pathlib import Path
 from typing import BinaryIO, Self
@@ -19,6 +20,11 @@ from phantom_core.protocol import Event, Payload
 log = logging.getLogger(__name__)
 
 SUFFIX = ".events"
+FLUSH_AGAIN_S = 0.5
+
+
+class SpoolError(Exception):
+    """Events could not be written down, so the service will never hear of them."""
 
 
 def spool_folder(experiment_id: str, attempt: int, part: str) -> Path:
@@ -55,6 +61,7 @@ class Spool:
         self._seq = 0
         self._waiting: deque[bytes] = deque()
         self._file: BinaryIO | None = None
+        self._problem: str | None = None
 
     def emit(self, payload: Payload, *, run: tuple[str, int] | None = None) -> Event:
         """Stores one event.
@@ -80,6 +87,27 @@ class Spool:
         self._write()
         return event
 
+    def flush(self, patience_s: float) -> str | None:
+        """Writes what still waits, waiting for room on the disk if need be.
+
+        Args:
+            patience_s: Seconds to go on trying for.
+
+        Returns:
+            What is in the way, for people; None if all is on the disk.
+        """
+        end_s = time.monotonic() + patience_s
+        while True:
+            self._write()
+            if not self._waiting:
+                return None
+            if time.monotonic() >= end_s:
+                return (
+                    f"{len(self._waiting)} events could not be written to {self.path} within {patience_s:g} s "
+                    f"({self._problem}); make room there, and what they tell is made again"
+                )
+            time.sleep(FLUSH_AGAIN_S)
+
     def _write(self) -> None:
         try:
             if self._file is None:
@@ -95,7 +123,11 @@ class Spool:
                 else:  # a disk that fills up takes part of a line; the rest follows when there is room
                     self._waiting[0] = line[written:]
         except OSError as error:
-            log.warning("%s: %s; %d events wait in memory", self.path, error, len(self._waiting))
+            if self._problem is None:
+                log.warning("%s: %s; events wait in memory", self.path, error)
+            self._problem = str(error)
+            return
+        self._problem = None
 
     def close(self) -> None:
         """Writes what still waits, if it can."""

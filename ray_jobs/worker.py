@@ -44,7 +44,7 @@ from ray_jobs.ranks import COMPUTE_TIMEOUT, Arenas, Ranks, Team, joined, listeni
 from ray_jobs.reporter import Reporter
 from ray_jobs.rounds import Rounds
 from ray_jobs.spent import reads_device
-from ray_jobs.spool import Spool, remove_spool, spool_folder
+from ray_jobs.spool import Spool, SpoolError, remove_spool, spool_folder
 from ray_jobs.window_clock import WindowClock
 
 SAMPLER_UP_S = 60.0
@@ -72,6 +72,9 @@ def work(
 
     Returns:
         Whether the service has everything that this experiment's ranks had to tell.
+
+    Raises:
+        SpoolError: There was no room on a disk for what a rank had to tell, and none came in time.
     """
     context = ray.train.get_context()
     rank = context.get_world_rank()
@@ -111,8 +114,10 @@ def work(
         bench = Bench(assignment, ranks, spool, meter)
         bench.announce()
         said = bench.make_all_runs()
+        unwritten = [each for each in ranks.everyone.gather(spool.flush(LAST_WORD_S)) if each is not None]
+        if unwritten:
+            raise SpoolError("; ".join(dict.fromkeys(unwritten)))
         spool.close()
-        ranks.everyone.agree(True)  # all that the ranks had to tell is in the spools
         delivered = ranks.everyone.agree(agent is None or agent.finish(LAST_WORD_S))
         if rank == 0:
             delivered = _last_word(job, assignment, said) and delivered
@@ -313,7 +318,7 @@ def _last_word(job: JobEnvironment, assignment: Assignment, said: str | None) ->
         Reporter(job, folder) as reporter,
     ):
         spool.emit(ExperimentFinished(outcome="succeeded", message=said))
-        delivered = reporter.drain(LAST_WORD_S)
+        delivered = spool.flush(LAST_WORD_S) is None and reporter.drain(LAST_WORD_S)
     if delivered:
         remove_spool(folder)
     return delivered

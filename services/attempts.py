@@ -11,7 +11,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from phantom_core.protocol import Reason
-from services import comparisons, deletion, groups, keys, summaries
+from services import groups, keys, summaries
+from services.aftermath import after_the_end
 from services.database import Database, now
 from services.endings import end_experiment
 from services.errors import LeaseLost
@@ -155,8 +156,7 @@ def finish(
         if experiment is None:
             return False
         ended = end_experiment(session, experiment, state, reason=reason, message=message)
-    comparisons.store(db, lease.experiment_id)
-    deletion.delete_if_asked(db, lease.experiment_id)
+    after_the_end(db, lease.experiment_id)
     return ended
 
 

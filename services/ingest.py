@@ -9,7 +9,8 @@ from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
 from phantom_core.protocol import BoardStates, Event, EventBatch, Metrics, PowerSamples, Window
-from services import comparisons, deletion, ingest_series, ingest_states, rounds, summaries
+from services import ingest_series, ingest_states, rounds, summaries
+from services.aftermath import after_the_end
 from services.database import Database, now
 from services.endings import settle
 from services.errors import NotFound
@@ -63,8 +64,7 @@ def ingest(db: Database, batch: EventBatch) -> IngestResult:
         accepted = len(new)
         ended_anew = experiment.finished_at is not None and experiment.compared_at is None
     if ended_anew:
-        comparisons.store(db, batch.experiment_id)
-        deletion.delete_if_asked(db, batch.experiment_id)
+        after_the_end(db, batch.experiment_id)
     return IngestResult(accepted=accepted, duplicates=len(events) - accepted + repeated, rejected=refused)
 
 

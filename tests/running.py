@@ -45,6 +45,9 @@ class RunningService:
     def post(self, path: str) -> None:
         httpx.post(self.url + path, timeout=60).raise_for_status()
 
+    def delete(self, path: str) -> None:
+        httpx.delete(self.url + path, timeout=60).raise_for_status()
+
     def wait_for(self, identifier: str, states: set[str], deadline_s: float = 240) -> dict[str, Any]:
         def look() -> dict[str, Any] | None:
             experiment: dict[str, Any] = self.get(f"/v1/experiments/{identifier}")

@@ -22,7 +22,7 @@ SPEC: dict[str, Any] = {
     "controls": False,
     "measurement": {"rounds": 1, "minimum_window_s": 1.0, "idle_baseline_s": 0},
 }
-LONG_STEPS = 20_000
+LONG_STEPS = 8_000
 LONG: dict[str, Any] = SPEC | {
     "name": "a long one",
     "training": SPEC["training"]

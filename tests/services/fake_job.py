@@ -1,11 +1,14 @@
 """A job's process that trains nothing: the service's, spool's and reporter's real work around simulated figures.
 
-It may be held at gates: while the file `hold-<gate>` lies in the head's folder, the job waits there.
+It may be held at gates: while the file `hold-<gate>` lies in the head's folder, the job waits there. While the file
+`disk-full` does, no file of the job's grows by a byte. What it was started with lies beside its log.
 """
 
+import json
 import logging
 import multiprocessing
 import os
+import resource
 import signal
 import sys
 import threading
@@ -17,11 +20,11 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Literal
 
-from phantom_core.protocol import JOB_LOG_LINE, Assignment, Event, GroupEnded
+from phantom_core.protocol import JOB_LOG_LINE, Assignment, Event, GroupEnded, Reason
 from ray_jobs.environment import GroupEnvironment, JobEnvironment, JobError
 from ray_jobs.group import next_job, tell_end
 from ray_jobs.reporter import Reporter, fetch_assignment
-from ray_jobs.spool import Spool
+from ray_jobs.spool import Spool, SpoolError
 from tests.services.simulated_job import Figures, SimulatedJob
 
 Gate = Literal["begin", "running", "finishing"]
@@ -29,6 +32,8 @@ Gate = Literal["begin", "running", "finishing"]
 
 PATIENCE_S = 120.0
 """Seconds for which everything is tried again, as in a real job."""
+ROOM_S = 5.0
+"""Seconds for which it waits for room on the disk at its end."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,8 @@ def run(environment: dict[str, str], folder: Path, name: str, behaviour: Behavio
         os.dup2(log.fileno(), sys.stderr.fileno())
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, force=True)
     threading.Thread(target=_die_with_the_head, daemon=True).start()
+    (folder / f"{name}.environment").write_text(json.dumps(environment))
+    threading.Thread(target=_mind_the_disk, args=(folder,), daemon=True).start()
     hold(folder, "begin")
     try:
         job, group = JobEnvironment.read(environment), GroupEnvironment.read(environment)
@@ -56,6 +63,12 @@ def run(environment: dict[str, str], folder: Path, name: str, behaviour: Behavio
     except JobError as error:
         print(error, flush=True)
         sys.exit(2)
+    except SpoolError as error:
+        lost = GroupEnded(
+            group_id=group.group_id, outcome="failed", reason=Reason.WORKER_LOST, message=str(error)
+        )
+        tell_end(group, lost, PATIENCE_S)
+        sys.exit(1)
     tell_end(group, GroupEnded(group_id=group.group_id, outcome="succeeded"), PATIENCE_S)
 
 
@@ -105,10 +118,24 @@ def _work(job: JobEnvironment, assignment: Assignment, folder: Path, behaviour: 
         hold(folder, "running")
         for run in assignment.runs:
             say(simulated.run(run, Figures(window_s=behaviour.window_s)))
+        unwritten = [told for voice in voices.values() if (told := voice.flush(ROOM_S)) is not None]
+        if unwritten:
+            raise SpoolError("; ".join(unwritten))
         delivered = reporter.drain(PATIENCE_S)
         hold(folder, "finishing")
         say(simulated.finished())
+        for voice in voices.values():
+            voice.flush(PATIENCE_S)
         return reporter.drain(PATIENCE_S) and delivered
+
+
+def _mind_the_disk(folder: Path) -> None:
+    """A write beyond the limit fails as one on a full disk does (EFBIG); Python ignores the signal."""
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    while True:
+        is_full = (folder / "disk-full").exists()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0 if is_full else most, most))
+        time.sleep(0.02)
 
 
 def _die_with_the_head() -> None:

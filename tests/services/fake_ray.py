@@ -241,6 +241,21 @@ class FakeRay:
         return [job["pid"] for job in self.told()["jobs"] if job["status"] == "RUNNING"]
 
     @contextmanager
+    def disk_full(self) -> Iterator[None]:
+        """No job can write another byte meanwhile."""
+        file = self.folder / "disk-full"
+        file.touch()
+        try:
+            yield
+        finally:
+            file.unlink()
+
+    def environment_of(self, name: str) -> dict[str, str]:
+        """What a job was started with."""
+        told: dict[str, str] = json.loads((self.folder / f"{name}.environment").read_text())
+        return told
+
+    @contextmanager
     def held(self, gate: Gate) -> Iterator[None]:
         """Jobs wait at the gate meanwhile."""
         file = self.folder / f"hold-{gate}"

@@ -1,16 +1,20 @@
 """Comparisons of whole experiments: while they run, when they end, in lists."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from sqlalchemy import select, update
+from sqlalchemy.orm import Session
 
 from phantom_core.protocol import Event, ExperimentStarted
 from services import assignments, comparisons, experiments, housekeeping, leases
 from services.database import Database
 from services.errors import NotComparable, NotFound
+from services.mishaps import Mishaps
 from services.states import ExperimentState
 from services.tables import Comparison, Experiment
+from services.views import ComparisonView
 from tests.services.simulated_job import Figures, SimulatedJob, begun, deliver, ran, spec
 
 FIVE = {"rounds": 5}
@@ -113,3 +117,24 @@ def test_rounds_over_data_that_changed_between_two_starts_are_not_paired(sqlite_
     primary = comparisons.compare(database, identifier).arms[0].primary
     assert (primary.pairs, primary.blocking_flags) == (4, ("data_differs",))
     assert [each.round for each in primary.excluded] == [3]
+
+
+def test_a_fault_in_comparing_costs_neither_the_end_nor_the_other_comparisons(
+    sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute = comparisons._compute
+
+    def faulty(session: Session, experiment: Experiment, *asked: Any) -> ComparisonView:
+        if experiment.name == "faulty":
+            raise ZeroDivisionError
+        return compute(session, experiment, *asked)
+
+    monkeypatch.setattr(comparisons, "_compute", faulty)
+    bad, good = (ran(sqlite_database, spec(name=name)) for name in ("faulty", "sound"))
+    with sqlite_database.write() as session:
+        session.get_one(Experiment, good).compared_at = None
+    mishaps = Mishaps()
+    assert housekeeping.sweep(sqlite_database, mishaps=mishaps).compared == 1
+    assert f"comparing {bad} (ZeroDivisionError)" in (mishaps.told() or "")
+    monkeypatch.undo()
+    assert housekeeping.sweep(sqlite_database).compared == 1

@@ -40,6 +40,22 @@ def test_what_a_job_says_while_the_network_is_cut_lands_when_it_is_mended(bench:
         assert sorted(bench.head.told()["submissions"]) == sorted(ids)
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_minute_without_a_network_costs_nothing(bench: FaultBench) -> None:
+    """With the deadlines of every day; above they are as short as the cut."""
+    with CutNetwork(bench.port_of("a")) as network:
+        bench.service_url = network.url
+        bench.start(GHOSTWATT_SILENCE_DEADLINE_S="180", GHOSTWATT_LEASE_TTL_S="30")
+        with bench.head.held("running"):
+            identifier = bench.submit()
+            bench.wait_for_state(identifier, ExperimentState.RUNNING)
+        with network.cut():
+            time.sleep(60)
+            assert bench.state(identifier) == "running"
+        assert bench.settled([identifier]) == [SUCCEEDED]
+        assert bench.head.told()["submissions"] == [identifier]
+
+
 def test_events_whose_answer_is_lost_are_sent_again_and_land_once(bench: FaultBench) -> None:
     with CutNetwork(bench.port_of("a")) as network:
         bench.service_url = network.url
