@@ -26,7 +26,7 @@ LONG_STEPS = 8_000
 LONG: dict[str, Any] = SPEC | {
     "name": "a long one",
     "training": SPEC["training"]
-    | {"evaluation_interval": LONG_STEPS // 2, "stop": {"kind": "steps", "steps": LONG_STEPS}},
+    | {"evaluation_interval": LONG_STEPS // 8, "stop": {"kind": "steps", "steps": LONG_STEPS}},
 }
 
 
@@ -63,6 +63,8 @@ def test_a_killed_sampler_starts_again_training_goes_on_and_the_run_says_so(serv
     identifier = service.submit(LONG)
     first, again = "sampler-%", "sampler-%.1"
     wait_until(lambda: sampled(service, identifier, first), 240, "power samples", service.tell)
+    windows = "SELECT 1 FROM windows WHERE experiment_id = ? AND phase = 'training'"
+    wait_until(lambda: rows(service, windows, identifier), 240, "a training window", service.tell)
     ranks = {process.pid for process in processes(service, "RayTrainWorker")}
     (sampler,) = processes(service, "SamplerActor")
     sampler.kill()
