@@ -33,11 +33,6 @@ _NAMES: tuple[tuple[Part, tuple[str, ...]], ...] = (
             "cublas",
             "triton_tem_",
             "triton_mm",
-            # What waits for ghosts is part of the GEMM that reads them.
-            "send_ghosts",
-            "send_contributions",
-            "receive_ghosts",
-            "receive_gradient",
         ),
     ),
     (

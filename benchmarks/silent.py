@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 
 from phantom_core.collectives import Communicator
-from phantom_core.direct_exchange import DirectExchange, arena_bytes
 from phantom_core.ghost_exchange import SymmetricExchange
 from phantom_core.layer_costs import Collective
 
@@ -46,48 +45,37 @@ class SilentCommunicator(Communicator):
 
     def fuse_ghosts(self, device: torch.device) -> str:
         """Ghosts are copied."""
-        self._silent = _SilentExchange(self, device)
+        self._copies = _SilentExchange(device)
         return "silent: nothing is sent"
 
     @property
     def ghost_exchange(self) -> SymmetricExchange:
         """Copies ghosts."""
-        return cast(SymmetricExchange, self._silent)
+        return cast(SymmetricExchange, self._copies)
 
 
 class _SilentExchange:
     """As `SymmetricExchange` is used."""
 
-    def __init__(self, ranks: Communicator, device: torch.device) -> None:
-        self.direct: DirectExchange | None = None
-        if device.type != "cuda" or ranks.world_size == 1:
-            return
-        from phantom_core import direct_kernels
-
-        # Every rank's arena is this one's own; nothing is waited for, and what is read was never written.
-        self._arena = torch.zeros(arena_bytes(ranks.world_size), dtype=torch.uint8, device=device)
-        self._table = torch.full(
-            (ranks.world_size,), self._arena.data_ptr(), dtype=torch.int64, device=device
-        )
-        self.direct = DirectExchange(
-            direct_kernels,
-            self._table.data_ptr(),
-            0,
-            rank=ranks.rank,
-            world_size=ranks.world_size,
-            device=device,
-            waits=False,
-        )
+    def __init__(self, device: torch.device) -> None:
+        # A stream as the exchange has one: what is made beside stays so.
+        self._side = torch.cuda.Stream(device, priority=-2) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def carries(self, size_bytes: int) -> bool:  # noqa: ARG002
         return True
 
     @contextmanager
     def beside(self) -> Iterator[None]:
-        yield
+        if self._side is None:
+            yield
+            return
+        self._side.wait_stream(torch.cuda.current_stream(self._side.device))
+        with torch.cuda.stream(self._side):
+            yield
 
     def join(self) -> None:
-        pass
+        if self._side is not None:
+            torch.cuda.current_stream(self._side.device).wait_stream(self._side)
 
     def gather(self, own: torch.Tensor, gathered: torch.Tensor) -> None:
         blocks = gathered.view(-1, *own.shape)

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Literal
 
 import numpy as np
 
@@ -54,6 +53,8 @@ class StepArm:
     """What is built."""
     nccl_ghosts: bool = False
     """Whether ghosts must travel by the library's collectives though the fused exchange could carry them."""
+    ghosts_before: bool = False
+    """Whether ghosts are made before the local product (not `Communicator.makes_ghosts_beside`)."""
     splits_products: bool = False
     """Whether tensor parallelism makes its large products in parts (`Communicator.splits_products`)."""
 
@@ -112,17 +113,10 @@ def arms(size: Size, dtype: Dtype, names: Sequence[str] | None = None) -> list[S
 
 def _variants(made: Sequence[StepArm]) -> list[StepArm]:
     """The same arms with one switch the other way, to be measured beside them."""
-    phantom = next(arm for arm in made if arm.name == "phantom")
-    forms: list[Literal["overlapped", "direct"]] = ["overlapped", "direct"]
-    formed = [
-        replace(
-            phantom,
-            name=f"phantom {form}",
-            planned=phantom.planned.model_copy(
-                update={"arm": phantom.planned.arm.model_copy(update={"form": form})}
-            ),
-        )
-        for form in forms
+    before = [
+        replace(arm, name=f"{arm.name} ghosts before", ghosts_before=True)
+        for arm in made
+        if arm.name == "phantom"
     ]
     after = [
         replace(
@@ -132,14 +126,14 @@ def _variants(made: Sequence[StepArm]) -> list[StepArm]:
                 update={"training": arm.planned.training.model_copy(update={"update": "after"})}
             ),
         )
-        for arm in [*made, *formed]
+        for arm in made
     ]
     split = [
         replace(arm, name=f"{arm.name} split", splits_products=True)
         for arm in made
         if arm.name in (BASELINE, "tensor gather")
     ]
-    return [*formed, *after, *split]
+    return [*before, *after, *split]
 
 
 def _planned(arm: Arm, size: Size, dtype: Dtype) -> PlannedArm:

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 
-from phantom_core.direct_exchange import DirectExchange
 from phantom_core.functional_collectives import FunctionalCollectives
 from phantom_core.ghost_exchange import ArenaChoice, ExchangeChoice, SymmetricExchange, choose_exchange
 from phantom_core.layer_costs import Collective, bytes_sent
@@ -71,6 +70,8 @@ class Communicator:
     layer splits over the same ranks.
     """
 
+    makes_ghosts_beside = True
+    """Whether the thin product that the fused exchange sends is made beside the local one, or before it."""
     splits_products = False
     """Whether large forward products whose input or result travels are made in parts, one of which is made while
     another travels (`layouts.tensor_exchange`). Whether that gains anything is up to the device."""
@@ -247,12 +248,6 @@ class Communicator:
     def ghost_exchange(self) -> SymmetricExchange | None:
         """The fused exchange, if it was set up and every rank can use it."""
         return None if self._ghost_choice is None else self._ghost_choice.exchange
-
-    @property
-    def direct_exchange(self) -> DirectExchange | None:
-        """The fused exchange as parts of GEMMs, likewise."""
-        exchange = self.ghost_exchange
-        return None if exchange is None else exchange.direct
 
     def give_up(self, why: str) -> None:
         """Ends what this rank waits for in the group's collectives; may be called from another thread.

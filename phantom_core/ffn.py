@@ -28,7 +28,6 @@ from phantom_core.layouts import (
     TensorRowLinear,
 )
 from phantom_core.layouts.local_part import local_part
-from phantom_core.layouts.phantom_direct import through as through_direct
 from phantom_core.plan import PlannedArm
 from phantom_core.spec import (
     Activation,
@@ -167,10 +166,6 @@ class FFN(nn.Module):
 
 
 def _through(layers: Sequence[SplitLinear], activation: Activation, x: torch.Tensor) -> torch.Tensor:
-    if activation == "relu":
-        phantom = [layer for layer in layers if isinstance(layer, PhantomLinear)]
-        if len(phantom) == len(layers) and all(layer.goes_direct(x) for layer in phantom):
-            return through_direct(phantom, x)
     activate = _ACTIVATIONS[activation]
     for layer in layers:
         x = activate(layer(x))
@@ -250,7 +245,7 @@ def _hidden(arm: Arm, model: ModelSpec, index: int, ranks: Communicator, dtype: 
             # sum.
             return TensorRowLinear(n, n, bias, ranks, dtype=dtype, scatter_output=index == model.depth - 1)
         case PhantomArm():
-            return PhantomLinear(n, n, arm.ghosts, bias, ranks, dtype=dtype, form=arm.form)
+            return PhantomLinear(n, n, arm.ghosts, bias, ranks, dtype=dtype)
         case BlockDiagonalArm():
             return BlockDiagonalLinear(n, n, bias, ranks, dtype=dtype)
         case LowRankArm():

@@ -14,8 +14,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from phantom_core.direct_exchange import DirectExchange, arena_bytes
-
 log = logging.getLogger(__name__)
 
 MOST_BLOCKS = 64
@@ -106,15 +104,14 @@ class GhostArena:
         """
         import torch.distributed._symmetric_memory as symmetric
 
-        from phantom_core import direct_kernels, ghost_kernels
+        from phantom_core import ghost_kernels
 
-        self.kernels, self.direct_kernels = ghost_kernels, direct_kernels
+        self.kernels = ghost_kernels
         self.ranks = dist.get_process_group_ranks(group)
         world_size = len(self.ranks)
-        self.direct_at = 2 * MOST_BLOCKS * world_size * TILE_BYTES
-        size = self.direct_at + arena_bytes(world_size)
-        self.memory = symmetric.empty(size, dtype=torch.uint8, device=device)
-        self.handle = symmetric.rendezvous(self.memory, group=group)
+        size = 2 * MOST_BLOCKS * world_size * TILE_BYTES
+        self._memory = symmetric.empty(size, dtype=torch.uint8, device=device)
+        self.handle = symmetric.rendezvous(self._memory, group=group)
         if self.handle is None or self.handle.signal_pad_size < 4 * MOST_BLOCKS * world_size:
             raise RuntimeError(f"the signal pad is too small for {world_size} ranks")
 
@@ -139,18 +136,8 @@ class SymmetricExchange:
         # First in line: peers wait for a message, while a GEMM beside it can wait for a free multiprocessor.
         self._side = torch.cuda.Stream(device, priority=-2)  # type: ignore[no-untyped-call]
         self._epochs = torch.zeros(MOST_BLOCKS, dtype=torch.int32, device=device)
-        self.direct = DirectExchange(
-            arena.direct_kernels,
-            self._handle.buffer_ptrs_dev,
-            arena.direct_at,
-            rank=self.rank,
-            world_size=self.world_size,
-            device=device,
-        )
-        """The same exchanges as parts of GEMMs."""
         _meet(group, device)  # a peer's last signals of an earlier conversation have come
         self._handle.get_signal_pad(self.rank).zero_()
-        arena.memory[arena.direct_at :].zero_()
         _meet(group, device)
 
     def carries(self, size_bytes: int) -> bool:

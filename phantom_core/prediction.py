@@ -9,8 +9,8 @@
     step J    = p (step x active W + dynamic J)
 
 with j_byte = (copy W - active W) / (bytes/s meanwhile), j_sent likewise, j_flop = (GEMM W - active W - operand bytes/s
-x j_byte) / (FLOP/s meanwhile), and memory bytes those of GEMMs' operands, passes and the update. `floor` is what no order of the
-same work could undercut: the largest of FLOPs / rate, least memory bytes / rate and bytes sent / rate.
+x j_byte) / (FLOP/s meanwhile), and memory bytes those of GEMMs' operands, passes and the update. `floor` is what no
+order of the same work could undercut: the largest of FLOPs / rate, least memory bytes / rate and bytes sent / rate.
 docs/mathematics.md has the derivation. For a world size that a profile has not measured there is no answer: how
 collectives grow from four ranks to 65,536 is nothing that four could tell.
 """

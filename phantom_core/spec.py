@@ -369,9 +369,6 @@ class PhantomArm(ArmBase):
     strategy: Literal["phantom"] = "phantom"
     ghosts: Whole = Field(ge=1, le=1_048_576)
     """Compressed activations that each rank sends, k; fewer than n / p."""
-    form: Literal["auto", "overlapped", "direct"] = "auto"
-    """How ghosts travel: `overlapped`, in a kernel beside the local GEMM; `direct`, sent by the GEMM that makes them
-    and awaited by the one that reads them (bfloat16 over NVLink; overlapped elsewhere); `auto`, by the layer's size."""
 
 
 class BlockDiagonalArm(ArmBase):

@@ -1,7 +1,8 @@
 """How ghosts get to the other ranks: by a collective, or by the fused exchange where a communicator has one.
 
 Both start a transfer that the caller hides behind a GEMM, and finish it when its result is needed. A direction
-begins with its own small GEMM, since the collective wants that written straight into its buffer.
+begins with its own small GEMM, since the collective wants that written straight into its buffer. With the fused
+exchange that GEMM runs beside the caller's, too: it is thin, and leaves most of a device to the other.
 """
 
 from abc import ABC, abstractmethod
@@ -127,12 +128,15 @@ class _FusedGather(Transfer):
     def __init__(
         self, ranks: Communicator, exchange: SymmetricExchange, compressor: torch.Tensor, x: torch.Tensor
     ) -> None:
-        own = torch.mm(compressor, x.t())  # (k, b)
-        self._others = own.new_empty((ranks.world_size - 1) * own.shape[0], own.shape[1])
-        ranks.count("all_gather", own.numel() * ranks.world_size, own.element_size(), fused=True)
+        k, b = compressor.shape[0], x.shape[0]
+        self._others = x.new_empty((ranks.world_size - 1) * k, b)
+        ranks.count("all_gather", k * b * ranks.world_size, x.element_size(), fused=True)
         self._exchange = exchange
+        own = None if ranks.makes_ghosts_beside else torch.mm(compressor, x.t())
         with exchange.beside():
+            own = torch.mm(compressor, x.t()) if own is None else own  # (k, b)
             exchange.gather(own, self._others)
+        self._own = own  # kept until joined, whichever stream it was made on
 
     def finish(self) -> torch.Tensor:
         self._exchange.join()
@@ -148,14 +152,15 @@ class _FusedReduce(Transfer):
         delta: torch.Tensor,
         k: int,
     ) -> None:
-        blocks = torch.mm(decompressors.t(), delta.t())  # ((p-1) k, b)
-        self._h = blocks.new_empty(k, blocks.shape[1])
-        ranks.count("reduce_scatter", self._h.numel() * ranks.world_size, blocks.element_size(), fused=True)
+        self._h = delta.new_empty(k, delta.shape[0])
+        ranks.count("reduce_scatter", self._h.numel() * ranks.world_size, delta.element_size(), fused=True)
         self._exchange = exchange
+        blocks = None if ranks.makes_ghosts_beside else torch.mm(decompressors.t(), delta.t())
+        with exchange.beside():
+            blocks = torch.mm(decompressors.t(), delta.t()) if blocks is None else blocks  # ((p-1) k, b)
+            exchange.reduce(blocks, self._h)
         # Kept until joined: the allocator knows nothing of the stream that reads it.
         self._blocks = blocks
-        with exchange.beside():
-            exchange.reduce(blocks, self._h)
 
     def finish(self) -> torch.Tensor:
         self._exchange.join()

@@ -1,6 +1,6 @@
 """Phantom parallelism (arXiv 2508.00960): ranks exchange k ghosts each instead of their n/p neurons."""
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -10,12 +10,6 @@ from phantom_core.initialization import fill_normal
 from phantom_core.layouts.base import Group, LayoutError, SplitLinear, apply_function
 from phantom_core.layouts.ghost_transport import ghost_sources, start_gather, start_reduce
 from phantom_core.layouts.local_linear import local_linear
-from phantom_core.layouts.phantom_direct import direct
-
-GhostForm = Literal["auto", "overlapped", "direct"]
-"""How a layer exchanges; see `PhantomLinear`."""
-DIRECT_WORK = 1 << 32
-"""Multiply-adds of the local GEMM, b m m_out, up to which `auto` exchanges directly: it takes some 12 us on an H100."""
 
 
 class _Phantom(torch.autograd.Function):
@@ -72,10 +66,7 @@ class PhantomLinear(SplitLinear):
 
     Ghosts come first; while they are gathered the local GEMM runs, then one GEMM over all decompressors.
     Backward likewise, with the reduce-scatter behind the local GEMMs. Ghosts travel feature-major, (k, b),
-    so that neither exchange is permuted. That is `overlapped`. Where the fused exchange is there (bfloat16,
-    NVLink) a layer can also go `direct`: the GEMM that makes ghosts sends them, the one that reads them waits
-    for them, and ReLU is part of it (`direct_exchange`); fewer launches, slower GEMMs. `auto` goes direct up to
-    `DIRECT_WORK`. All forms compute the same to rounding.
+    so that neither exchange is permuted.
 
     Parameters on rank j: `local` L_j (m_out, m); `compressor` C_j (k, m); `decompressors` (m_out, (p-1) k),
     the p - 1 blocks D_ji side by side in the order of `sources`; `bias` (m_out,) or None. There is no block
@@ -90,7 +81,6 @@ class PhantomLinear(SplitLinear):
         group: The ranks; see `SplitLinear`.
         device: Where the weights live.
         dtype: Their number format.
-        form: How ghosts travel. What can't go direct is overlapped.
 
     Raises:
         LayoutError: A size is not divisible by the number of ranks, or `ghosts` is out of range.
@@ -105,10 +95,8 @@ class PhantomLinear(SplitLinear):
         group: Group = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        form: GhostForm = "auto",
     ) -> None:
-        super().__init__(in_features, out_features, group, device, dtype, ghosts=ghosts, bias=bias, form=form)
-        self.form: GhostForm = form
+        super().__init__(in_features, out_features, group, device, dtype, ghosts=ghosts, bias=bias)
         own_in, own_out = self._shard("in_features", in_features), self._shard("out_features", out_features)
         if not 1 <= ghosts < own_in:
             raise LayoutError(
@@ -128,19 +116,9 @@ class PhantomLinear(SplitLinear):
         """The rank whose ghosts each block of `decompressors` reads, in the order of the blocks."""
         return ghost_sources(self.rank, self.world_size)
 
-    def goes_direct(self, x: torch.Tensor) -> bool:
-        """Whether the layer would exchange inputs' (b, m) ghosts directly; the same on every rank."""
-        exchange = self.communicator.direct_exchange
-        if exchange is None or self.compressor is None or self.form == "overlapped" or x.dim() != 2:
-            return False
-        fits = exchange.carries(x.shape[0], self.ghosts, x.dtype)
-        return fits and (self.form == "direct" or x.shape[0] * self.local.numel() <= DIRECT_WORK)
-
     def _transform(self, x: torch.Tensor) -> torch.Tensor:
         if self.compressor is None:
             return local_linear(x, self.local, self.bias, self.communicator)
-        if self.goes_direct(x):
-            return direct(self, x)
         return apply_function(
             _Phantom, x, self.local, self.compressor, self.decompressors, self.bias, self.communicator
         )
