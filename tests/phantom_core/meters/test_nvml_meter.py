@@ -368,6 +368,19 @@ def test_a_driver_reload_is_survived_but_no_window_spans_it(load: Load) -> None:
     assert window_energy(back, later).energy_mj == pytest.approx(1_000_000, abs=1)
 
 
+def test_a_driver_reload_that_a_reading_of_power_noticed_is_between_the_energies_too(load: Load) -> None:
+    stub = load(StubScript(boards=(StubBoard(counter_mj=0, power=((0, 100),)),), reloads=(10.0,)))
+    with metered(stub) as meter:
+        stub.clock.set(1.0)
+        start = meter.read_energy()
+        stub.clock.set(100.0)
+        assert meter.read_power().power_mw is None
+        stub.clock.set(102.0)
+        assert meter.read_power().power_mw == 100_000
+        energy = window_energy(start, meter.read_energy())
+    assert Flag.COUNTER_RESET in energy.flags
+
+
 def test_a_driver_that_stays_away_is_asked_for_at_most_once_a_second(load: Load) -> None:
     away = Failure("nvmlInitWithFlags", DRIVER_NOT_LOADED, (10.0, 20.0))
     stub = load(StubScript(reloads=(10.0,), failures=(away,)))
