@@ -50,7 +50,7 @@ def test_one_idempotency_key_at_two_services_at_once_makes_one_experiment(bench:
         response = httpx.post(
             f"{services[number % 2].url}/v1/experiments",
             json=specs[payload],
-            headers={"Idempotency-Key": "the same"},
+            headers={"Idempotency-Key": "the-same"},
             timeout=120,
         )
         return payload, response.status_code, str(response.json().get("id", response.json().get("code")))
