@@ -17,7 +17,7 @@ from api.environment import EXIT_NOT_STARTED, read_settings, refuse
 from api.key_commands import key_commands
 from api.limits import MAX_HEADER_BYTES
 from api.server import PatientServer
-from api.wire import Wire
+from api.wire import wire_class
 from services.database import Database
 from services.errors import ServiceError
 from services.settings import Settings
@@ -72,9 +72,8 @@ def serve(
                 app,
                 host=settings.host,
                 port=port,
-                # One parser wherever the service runs, not a faster one where it happens to be installed; and no
-                # WebSockets where a library for them is.
-                http=Wire,
+                # No WebSockets where a library for them is installed.
+                http=wire_class(),
                 ws="none",
                 h11_max_incomplete_event_size=MAX_HEADER_BYTES,
                 lifespan="on",

@@ -62,6 +62,8 @@ class Methods:
 
     async def _head(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_without_body(message: Message) -> None:
+            # Whoever writes the answer looks here for whether its length is that of a body that comes.
+            scope["method"] = "HEAD"
             await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
 
         # The same dictionary, since what the router finds out about the request is wanted by the log.

@@ -1,26 +1,37 @@
 """HTTP on the wire: what never becomes a request is a problem document, too, and no connection is held for nothing.
 
-uvicorn's protocol waits for ever for headers that trickle in, and for readers that stopped reading: even closing a
+uvicorn's protocols wait for ever for headers that trickle in, and for readers that stopped reading: even closing a
 connection waits for them to take what is left. Here every connection is looked at now and then, and given up if nothing
-moves.
+moves. That is the same whichever parser reads the requests: llhttp (`wire_llhttp`) where httptools is installed, since
+it costs far less, else h11 (`wire_h11`).
 """
 
 import asyncio
 import logging
 import secrets
-import sys
+from http import HTTPStatus
+from importlib.util import find_spec
+from typing import Any
 
-import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
-
-from api.errors import problem_response, shown
+from api.errors import problem_response
 from api.middleware import completed
 
 log = logging.getLogger("ghostwatt.api")
 
 
-class Wire(H11Protocol):
-    """One connection."""
+def wire_class() -> "type[Wire]":
+    """The fastest protocol that can be had here."""
+    if find_spec("httptools") is None:
+        from api.wire_h11 import H11Wire
+
+        return H11Wire
+    from api.wire_llhttp import LlhttpWire
+
+    return LlhttpWire
+
+
+class Wire(asyncio.Protocol):
+    """One connection; mixed in before one of uvicorn's protocols, which reads and answers the requests."""
 
     look_s = 5.0
     """Seconds between two looks at a connection."""
@@ -31,7 +42,13 @@ class Wire(H11Protocol):
     most_connections = 900
     """At a time: what a process may open by default is 1,024 files, and the database needs some."""
 
+    # Of uvicorn's protocol.
+    connections: set[Any]
+    loop: asyncio.AbstractEventLoop
+    transport: asyncio.Transport
+
     _incomplete_since_s: float | None = None
+    """Since when a part of a request, and no more, has been there."""
     _unread_bytes = 0
     _unread_since_s: float | None = None
     _look: asyncio.TimerHandle | None = None
@@ -53,40 +70,24 @@ class Wire(H11Protocol):
             self._look = None
         super().connection_lost(exc)
 
-    def data_received(self, data: bytes) -> None:
-        """Takes what came; notes since when it has been part of a request only."""
-        super().data_received(data)
-        if self.conn.their_state is not h11.IDLE or not self.conn.trailing_data[0]:
-            self._incomplete_since_s = None
-        elif self._incomplete_since_s is None:
-            self._incomplete_since_s = self.loop.time()
+    def refuse(self, status: int, code: str, detail: str) -> None:
+        """Answers what is no request with a problem, once nothing earlier waits for its answer, and closes."""
+        raise NotImplementedError
 
-    def send_400_response(self, msg: str) -> None:
-        """Refuses what is no request; called while the parser's error is handled."""
-        error = sys.exc_info()[1]
-        status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
-        if status == 431:
-            self._refuse(431, "headers-too-long", "the request's line and headers are too long")
-        else:
-            self._refuse(
-                400, "malformed-request", f"the request is not valid HTTP: {shown(str(error or msg))}"
-            )
-
-    def _refuse(self, status: int, code: str, detail: str) -> None:
-        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-            self.transport.close()
-            return
-        if self.cycle is not None:
-            self.cycle.disconnected = True  # what the app would still answer has no place any more
+    def _write_refusal(self, status: int, code: str, detail: str) -> None:
         request_id = secrets.token_hex(10)
         response = problem_response(status, code, detail, request_id=request_id)
         headers = [*completed(response.raw_headers, request_id), (b"connection", b"close")]
-        for event in (
-            h11.Response(status_code=status, headers=headers, reason=b""),
-            h11.Data(data=bytes(response.body)),
-            h11.EndOfMessage(),
-        ):
-            self.transport.write(self.conn.send(event) or b"")
+        self.transport.write(
+            b"".join(
+                [
+                    f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode(),
+                    *(b"%s: %s\r\n" % header for header in headers),
+                    b"\r\n",
+                    bytes(response.body),
+                ]
+            )
+        )
         log.info("%s refused what is no request: %d %s", request_id, status, code)
         self.transport.close()
 
@@ -96,7 +97,7 @@ class Wire(H11Protocol):
         since_s = self._incomplete_since_s
         if since_s is not None and moment_s - since_s > self.headers_s and not self.transport.is_closing():
             self._incomplete_since_s = None
-            self._refuse(408, "request-timeout", f"no whole request arrived within {self.headers_s:g} s")
+            self.refuse(408, "request-timeout", f"no whole request arrived within {self.headers_s:g} s")
         unread_bytes = self.transport.get_write_buffer_size()
         if not unread_bytes or unread_bytes < self._unread_bytes:
             self._unread_since_s = None

@@ -19,7 +19,7 @@ from api.limits import MAX_HEADER_BYTES
 from api.rates import RateLimiter
 from api.server import PatientServer
 from api.streams import Limits, Streams
-from api.wire import Wire
+from api.wire import Wire, wire_class
 from phantom_core.checks import Capacity
 from services.database import Database
 from services.settings import Settings
@@ -85,7 +85,7 @@ def running(
     background: FakeBackground,
     limiter: RateLimiter | None = None,
     limits: Limits | None = None,
-    wire: type[Wire] = Wire,
+    wire: type[Wire] | None = None,
 ) -> Iterator[Service]:
     listener = socket.socket(proto=socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
@@ -93,7 +93,7 @@ def running(
     app = create_app(settings, background=background, limiter=limiter, limits=limits)
     config = uvicorn.Config(
         app,
-        http=wire,
+        http=wire or wire_class(),
         ws="none",
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         lifespan="on",

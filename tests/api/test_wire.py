@@ -11,14 +11,16 @@ from typing import Any
 import pytest
 
 from api.wire import Wire
+from api.wire_h11 import H11Wire
+from api.wire_llhttp import LlhttpWire
 from services import job_logs
 from services.settings import Settings
 from tests.api.serving import FakeBackground, Service, running
 from tests.services.simulated_job import begun
 
 
-class Impatient(Wire):
-    """The same within a test's patience."""
+class Impatience(Wire):
+    """The same within a test's patience; of one kind at a time."""
 
     look_s = 0.05
     headers_s = 0.3
@@ -30,10 +32,18 @@ class Impatient(Wire):
         self.cut_off.release()
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+class ImpatientH11(Impatience, H11Wire):
+    pass
+
+
+class ImpatientLlhttp(Impatience, LlhttpWire):
+    pass
+
+
+@pytest.fixture(scope="module", params=[ImpatientH11, ImpatientLlhttp])
+def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     settings = Settings(data_dir=tmp_path_factory.mktemp("wire"))
-    with running(settings, FakeBackground(), wire=Impatient) as found:
+    with running(settings, FakeBackground(), wire=request.param) as found:
         yield found
 
 
@@ -70,6 +80,9 @@ def problem_of(answer: bytes) -> tuple[int, dict[str, Any]]:
         b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: -3\r\n\r\nabc",
         b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked, identity\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1;" + b"x" * 40_000,
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: " + b"x" * 40_000,
     ],
 )
 def test_what_is_no_request_is_a_problem_document(service: Service, sent: bytes) -> None:
@@ -78,7 +91,7 @@ def test_what_is_no_request_is_a_problem_document(service: Service, sent: bytes)
         if sent.startswith(b"\x16"):
             connection.shutdown(socket.SHUT_WR)
         status, problem = problem_of(all_of(connection))
-    assert status in (400, 408, 501)
+    assert status in (400, 405, 408, 431)
     assert problem["status"] == status
 
 
@@ -150,16 +163,16 @@ def test_whoever_reads_no_more_is_cut_off(service: Service) -> None:
     ).encode()
     with connected(service) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-        while Impatient.cut_off.acquire(blocking=False):
+        while Impatience.cut_off.acquire(blocking=False):
             pass
         # Answers pile up until nothing more goes into the socket; the connection stays open at this end.
         connection.sendall(ask * 30)
-        assert Impatient.cut_off.acquire(timeout=20)
+        assert Impatience.cut_off.acquire(timeout=20)
     assert service.http.get("/healthz").status_code == 200
 
 
 def test_no_more_connections_than_allowed(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Impatient, "most_connections", 3)
+    monkeypatch.setattr(Impatience, "most_connections", 3)
     held = [connected(service) for _ in range(3)]
     try:
         with connected(service) as connection, suppress(ConnectionError):
@@ -167,3 +180,62 @@ def test_no_more_connections_than_allowed(service: Service, monkeypatch: pytest.
     finally:
         for each in held:
             each.close()
+
+
+def test_what_comes_after_a_body_is_no_header(service: Service) -> None:
+    with connected(service) as connection:
+        connection.sendall(
+            b"POST /v1/queue/pause HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"2\r\n{}\r\n0\r\nContent-Type: application/json\r\nX-Request-ID: trailing\r\n\r\n"
+            b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        )
+        answer = all_of(connection)
+    assert b"trailing" not in answer
+    assert answer.count(b"HTTP/1.1 ") == 2
+
+
+def test_earlier_requests_are_answered_before_what_is_none(service: Service) -> None:
+    with connected(service) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" * 3 + b"nonsense\r\n\r\n")
+        answer = all_of(connection)
+    assert answer.count(b"HTTP/1.1 200") == 3
+    assert answer.count(b'{"status":"ok"}') == 3
+    assert b"HTTP/1.1 400" in answer.rpartition(b'{"status":"ok"}')[2]
+
+
+def test_many_requests_at_once_are_answered_in_order_or_refused(service: Service) -> None:
+    asks = b"".join(
+        f"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Request-ID: ask-{number}\r\n"
+        f"Connection: {'close' if number == 199 else 'keep-alive'}\r\n\r\n".encode()
+        for number in range(200)
+    )
+    with connected(service) as connection:
+        connection.sendall(asks)
+        answers = all_of(connection).decode().split("HTTP/1.1 ")[1:]
+    statuses = [int(answer[:3]) for answer in answers]
+    assert statuses[:60] == [200] * 60
+    assert all(f"ask-{number}\r\n" in answers[number] for number in range(60))
+    assert set(statuses[60:]) <= {200, 429}
+
+
+def test_another_protocol_is_not_spoken(service: Service) -> None:
+    upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    with connected(service) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + upgrade + b"\r\n")
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        answer = all_of(connection)
+    assert answer.count(b"HTTP/1.1 200") == 2
+
+
+def test_the_rest_of_a_refused_body_does_not_keep_a_connection(service: Service) -> None:
+    def trickle(connection: socket.socket) -> None:
+        for _ in range(99):
+            connection.sendall(b"x")
+            time.sleep(0.05)
+
+    with connected(service) as connection:
+        connection.sendall(
+            b"POST /v1/experiments HTTP/1.1\r\nHost: evil.example\r\nContent-Length: 999\r\n\r\n"
+        )
+        with pytest.raises(ConnectionError):
+            trickle(connection)
