@@ -5,18 +5,21 @@ once, whatever the timeout, if another had written in between. On PostgreSQL, ca
 decide on.
 """
 
+import select as polling
+import sqlite3
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from sqlalchemy import Connection, Engine, create_engine, event, func, make_url, select, text
+from sqlalchemy import Connection, Engine, create_engine, event, func, make_url, select
 from sqlalchemy.engine import URL, Dialect
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, InvalidatePoolError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
@@ -33,6 +36,12 @@ MOST_CONNECTIONS = 20
 """Connections of one process at most."""
 
 _WRITES = "ghostwatt_writes"
+
+QUIET_S = 30.0
+"""Seconds after which a connection is tried before it is lent, though nothing speaks against it."""
+
+Cursor = Any
+"""A cursor by PEP 249."""
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -98,6 +107,7 @@ class Database:
             if self.is_sqlite
             else self._engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         )
+        self._alone = self._engine.execution_options(isolation_level="AUTOCOMMIT")
         # SQLite's own busy handler sleeps and retries, so writers of one process would starve each other.
         self._turn = threading.Lock() if self.is_sqlite else None
 
@@ -126,6 +136,33 @@ class Database:
         with _translated(), self._in_turn(), Session(self._writes, expire_on_commit=False) as session:
             yield session
             session.commit()
+
+    @contextmanager
+    def cursor(self) -> Iterator[Cursor]:
+        """The SQLite driver's own cursor in a write transaction, for writes that must cost little.
+
+        Raises:
+            DatabaseUnavailable: See `write`.
+        """
+        assert self.is_sqlite, "another driver's errors and lost connections are SQLAlchemy's business"
+        with _translated(), self._in_turn(), closing(self._engine.raw_connection()) as connection:
+            cursor = connection.cursor()
+            cursor.execute("BEGIN IMMEDIATE")
+            # Closing gives the connection back, which undoes what is not committed.
+            yield cursor
+            connection.commit()
+
+    def execute_alone(self, statement: str, values: tuple[object, ...]) -> int:
+        """Runs one statement in the driver's own notation, committed by the server itself: one way there and back.
+
+        Returns:
+            Rows that it wrote.
+
+        Raises:
+            DatabaseUnavailable: The database can't be reached, or stayed locked.
+        """
+        with _translated(), self._in_turn(), self._alone.connect() as connection:
+            return connection.exec_driver_sql(statement, values).rowcount
 
     @contextmanager
     def _in_turn(self) -> Iterator[None]:
@@ -209,6 +246,8 @@ def _translated() -> Iterator[None]:
         yield
     except (OperationalError, InterfaceError, PoolTimeout) as error:
         raise _unavailable(error) from error
+    except sqlite3.OperationalError as error:
+        raise _unavailable(error) from error
     except DBAPIError as error:
         if error.connection_invalidated:
             raise _unavailable(error) from error
@@ -267,19 +306,44 @@ def _sqlite_engine(url: URL) -> Engine:
 
 
 def _postgresql_engine(url: URL) -> Engine:
-    # A server that restarted leaves dead connections in the pool; each is tried before it is lent.
     engine = create_engine(
         url.set(drivername="postgresql+psycopg"),
-        pool_pre_ping=True,
         pool_size=POOLED_CONNECTIONS,
         max_overflow=MOST_CONNECTIONS - POOLED_CONNECTIONS,
         pool_timeout=BUSY_TIMEOUT_S,
         connect_args={"connect_timeout": 10, "application_name": "ghostwatt"},
     )
 
-    @event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:
-        if connection.get_execution_options().get(_WRITES, False):
-            connection.execute(text(f"SET LOCAL lock_timeout = '{round(BUSY_TIMEOUT_S * 1_000)}ms'"))
+    @event.listens_for(engine, "connect")
+    def set_up(dbapi: Any, record: Any) -> None:
+        # Once, not in every transaction: that would be one more way to the server and back for each.
+        dbapi.execute(f"SET lock_timeout = '{round(BUSY_TIMEOUT_S * 1_000)}ms'")
+        dbapi.commit()
+        record.info["lent_s"] = time.monotonic()
+
+    @event.listens_for(engine, "checkout")
+    def lend(dbapi: Any, record: Any, _proxy: object) -> None:
+        # A server that restarted leaves dead connections in the pool. It has said so on each: only where something
+        # waits to be read, or where a network may have forgotten the connection, is it worth asking.
+        moment_s = time.monotonic()
+        if (moment_s - record.info["lent_s"] > QUIET_S or _has_news(dbapi)) and not _answers(engine, dbapi):
+            raise InvalidatePoolError("the server closed the connection")
+        record.info["lent_s"] = moment_s
 
     return engine
+
+
+def _has_news(dbapi: Any) -> bool:
+    """Whether the server has said something unasked, the end of the connection among it."""
+    if dbapi.closed:
+        return True
+    poll = polling.poll()
+    poll.register(dbapi.fileno(), polling.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _answers(engine: Engine, dbapi: Any) -> bool:
+    try:
+        return engine.dialect.do_ping(dbapi)
+    except engine.dialect.loaded_dbapi.Error:
+        return False

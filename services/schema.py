@@ -99,6 +99,8 @@ def _alone(database: Database) -> Iterator[Connection]:
                 connection.rollback()
         return
     with database.connection() as connection:
+        # Another process's migration, and rows to rewrite, may take long.
+        connection.execute(text("SET lock_timeout = 0"))
         # Held by the connection, not by a transaction, since the migration commits its own.
         connection.execute(text("SELECT pg_advisory_lock(:number)"), {"number": _ADVISORY_LOCK})
         connection.commit()
@@ -108,3 +110,5 @@ def _alone(database: Database) -> Iterator[Connection]:
             connection.rollback()
             connection.execute(text("SELECT pg_advisory_unlock(:number)"), {"number": _ADVISORY_LOCK})
             connection.commit()
+            # Its settings are not those of the others.
+            connection.invalidate()
