@@ -12,12 +12,14 @@ from fastapi import Request
 from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
+from phantom_core.described import describe
+
 
 class View(BaseModel):
     """Base of the answers that are defined here; those of `services.views` are like it."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, ser_json_inf_nan="strings", use_attribute_docstrings=True
+        extra="forbid", frozen=True, ser_json_inf_nan="strings", json_schema_extra=describe
     )
 
 

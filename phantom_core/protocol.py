@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter
 
+from phantom_core.described import describe
 from phantom_core.plan import Plan
 
 
@@ -17,7 +18,7 @@ class Wire(BaseModel):
     """Frozen; unknown fields refused; non-finite floats kept."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, ser_json_inf_nan="strings", use_attribute_docstrings=True
+        extra="forbid", frozen=True, ser_json_inf_nan="strings", json_schema_extra=describe
     )
 
 

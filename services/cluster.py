@@ -14,9 +14,8 @@ import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Literal, Self, cast, get_args
-
-import httpx
 
 from phantom_core.checks import Capacity
 
@@ -84,6 +83,9 @@ class Cluster:
             )
         self._timeout_s = timeout_s
         headers = {"Authorization": f"Bearer {token}"} if token else {}
+        # Here and not above: it costs a tenth of the service's start, and is not needed before the first answer.
+        import httpx
+
         # A proxy from the environment is for the outside world, not for the cluster.
         self._client = httpx.Client(
             base_url=self.address, headers=headers, timeout=timeout_s, trust_env=False
@@ -191,6 +193,8 @@ class Cluster:
         self.close()
 
     def _send(self, method: str, path: str, **options: Any) -> Answer:
+        import httpx
+
         end_at = time.monotonic() + self._timeout_s
         body = bytearray()
         try:
@@ -220,7 +224,7 @@ class Cluster:
 
     def _unknown(self, answer: Answer, job_id: str) -> bool:
         """Whether Ray does not know the job: it names it then, unlike a proxy that knows no such page."""
-        if answer.status_code != httpx.codes.NOT_FOUND:
+        if answer.status_code != HTTPStatus.NOT_FOUND:
             return False
         if job_id not in answer.text:
             raise ClusterUnreachable(f"what answers at {self.address} (404) is not Ray's job server")
@@ -230,14 +234,14 @@ class Cluster:
         return self._parsed(self._send(method, path, **options))
 
     def _parsed(self, answer: Answer) -> dict[str, Any]:
-        if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+        if answer.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             raise ClusterError(
                 f"Ray at {self.address} refuses the token ({answer.status_code}); "
                 "give the cluster's own in RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
             )
-        if answer.status_code in (httpx.codes.BAD_REQUEST, httpx.codes.UNPROCESSABLE_ENTITY):
+        if answer.status_code in (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY):
             raise ClusterRefused(f"Ray refuses the request: {_storable(answer.text[:1000])}")
-        if not httpx.codes.is_success(answer.status_code):
+        if not 200 <= answer.status_code < 300:
             raise ClusterError(f"Ray answered {answer.status_code}: {_storable(answer.text[:1000])}")
         if answer.truncated:
             raise ClusterError(f"Ray's answer is longer than {MOST_BYTES // 2**20} MiB")

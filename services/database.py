@@ -25,6 +25,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
 from sqlalchemy.types import DateTime, TypeDecorator
 
+from services import revisions
 from services.errors import DatabaseError, DatabaseUnavailable
 
 BUSY_TIMEOUT_S = 10.0
@@ -203,21 +204,20 @@ class Database:
         Raises:
             DatabaseError: The tables are newer than this version knows.
         """
+        if revision == "head" and self.is_at_head():
+            return
         from services.schema import migrate
 
         migrate(self, revision)
 
     def revision(self) -> str | None:
         """The tables' revision; None before the first migration."""
-        from services.schema import revision
-
-        return revision(self)
+        with self.connection() as connection:
+            return revisions.current(connection)
 
     def is_at_head(self) -> bool:
         """Whether the tables are those of this version."""
-        from services.schema import head
-
-        return self.revision() == head()
+        return self.revision() == revisions.newest()
 
     def close(self) -> None:
         """Closes all idle connections; safe to call twice."""

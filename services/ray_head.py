@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-import httpx
 import psutil
 from pydantic import TypeAdapter, ValidationError
 
@@ -233,6 +232,9 @@ class RayHead:
         )
 
     def _answers(self, address: str) -> bool:
+        # Costs a tenth of the service's start, and is not needed before the first answer.
+        import httpx
+
         try:
             headers = {"Authorization": f"Bearer {self.token}"}
             with httpx.Client(base_url=address, headers=headers, timeout=5, trust_env=False) as client:

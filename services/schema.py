@@ -7,16 +7,14 @@ database on SQLite), so that any number of processes may start at once.
 import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util.exc import CommandError
 from sqlalchemy import Connection, text
 
-import migrations
+from services import revisions
 from services.database import Database
 from services.errors import DatabaseError
 
@@ -35,7 +33,7 @@ def migrate(database: Database, revision: str = "head") -> None:
         DatabaseError: There is no such revision, or the tables are at one that this version doesn't know.
     """
     with _alone(database) as connection:
-        current = _current(connection)
+        current = revisions.current(connection)
         connection.rollback()
         config = _config()
         script = ScriptDirectory.from_config(config)
@@ -59,12 +57,6 @@ def migrate(database: Database, revision: str = "head") -> None:
             raise DatabaseError(f"{database.name} can't be migrated to {target!r}: {error}") from error
 
 
-def revision(database: Database) -> str | None:
-    """The tables' revision; None before the first migration."""
-    with database.connection() as connection:
-        return _current(connection)
-
-
 def head() -> str:
     """The newest revision that this version knows."""
     return str(ScriptDirectory.from_config(_config()).get_current_head())
@@ -72,17 +64,9 @@ def head() -> str:
 
 def _config() -> Config:
     config = Config()
-    config.set_main_option("script_location", str(_folder()).replace("%", "%%"))
+    config.set_main_option("script_location", str(revisions.folder()).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     return config
-
-
-def _folder() -> Path:
-    return Path(migrations.__file__).parent
-
-
-def _current(connection: Connection) -> str | None:
-    return MigrationContext.configure(connection).get_current_revision()
 
 
 @contextmanager

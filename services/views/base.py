@@ -4,11 +4,13 @@ from typing import Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+from phantom_core.described import describe
+
 
 class View(BaseModel):
     """Frozen; a field's docstring is its description."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=describe)
 
 
 Item = TypeVar("Item")

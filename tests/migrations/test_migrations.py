@@ -14,7 +14,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 import migrations
-from services import deletion, experiments, groups, heartbeats, job_logs, keys, leases, switches
+from services import deletion, experiments, groups, heartbeats, job_logs, keys, leases, revisions, switches
 from services.columns import Base
 from services.database import Database
 from services.errors import DatabaseError
@@ -172,7 +172,7 @@ def test_altering_a_parent_table_keeps_its_children(
         folder = tmp_path / "migrations"
         shutil.copytree(Path(migrations.__file__).parent, folder)
         folder.joinpath("versions", "9001_alters_a_parent.py").write_text(ALTERS_A_PARENT.format(head=head()))
-        monkeypatch.setattr("services.schema._folder", lambda: folder)
+        monkeypatch.setattr("services.revisions.folder", lambda: folder)
         database.migrate()
         assert database.revision() == "9001"
         assert counts(database) == before
@@ -306,3 +306,7 @@ def _migrate(url: str) -> bool:
     with Database(url) as database:
         database.migrate()
         return database.is_at_head()
+
+
+def test_the_newest_revision_is_known_without_alembic() -> None:
+    assert revisions.newest() == head()
