@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,9 @@ from sqlalchemy.orm import Session
 from services.database import Database
 from services.errors import NotFound, QueryError
 from services.power_blocks import LONGEST_BLOCK_S, Readings, joined, moment, unpack
-from services.tables import Device, PowerSample, Run, Window
-from services.views import PowerHistory, PowerSeries, WindowView
+from services.run_windows import Stretch, stretches, windows
+from services.tables import PowerSample, Run
+from services.views import PowerHistory, PowerSeries
 
 DEFAULT_POINTS = 2_000
 """Points per series unless asked otherwise."""
@@ -22,17 +22,6 @@ MOST_POINTS = 20_000
 """Points per series at most."""
 DECODED = 500
 """Blocks of a series that are still decoded; longer ones are merged from their blocks' own figures."""
-
-
-@dataclass(frozen=True)
-class _Stretch:
-    """The time of one device that a run covers."""
-
-    device: Device
-    charged: bool
-    experiment_attempt: int
-    start_s: float
-    end_s: float
 
 
 def power_history(
@@ -57,37 +46,17 @@ def power_history(
         if run is None:
             raise NotFound("run", run_id)
         number = run.attempt if attempt is None else attempt
-        found = session.execute(
-            select(Window, Device)
-            .join(Device, Device.key == Window.device_key)
-            .where(Window.run_key == run.key, Window.attempt == number)
-            .order_by(Window.started_at, Window.phase, Window.number, Device.host, Device.uuid)
-        ).all()
-        series = [one for stretch in _stretches(found) for one in _series(session, stretch, max_points)]
+        found = stretches(session, run.key, number)
+        series = [one for stretch in found for one in _series(session, stretch, max_points)]
         return PowerHistory(
             run_id=run_id,
             attempt=number,
             series=tuple(series),
-            windows=tuple(_window_view(window, device) for window, device in found),
+            windows=windows(session, run.key, number, found),
         )
 
 
-def _stretches(found: Sequence[tuple[Window, Device]]) -> list[_Stretch]:
-    by_device: dict[int, _Stretch] = {}
-    for window, device in found:
-        start_s, end_s = window.started_monotonic_s, window.started_monotonic_s + window.duration_s
-        earlier = by_device.get(device.key)
-        by_device[device.key] = _Stretch(
-            device=device,
-            charged=window.charged or (earlier is not None and earlier.charged),
-            experiment_attempt=window.experiment_attempt,
-            start_s=min(start_s, earlier.start_s) if earlier else start_s,
-            end_s=max(end_s, earlier.end_s) if earlier else end_s,
-        )
-    return sorted(by_device.values(), key=lambda each: (each.device.host, each.device.uuid))
-
-
-def _series(session: Session, stretch: _Stretch, max_points: int) -> list[PowerSeries]:
+def _series(session: Session, stretch: Stretch, max_points: int) -> list[PowerSeries]:
     within = (
         PowerSample.device_key == stretch.device.key,
         PowerSample.experiment_attempt == stretch.experiment_attempt,
@@ -114,7 +83,7 @@ def _series(session: Session, stretch: _Stretch, max_points: int) -> list[PowerS
     return made
 
 
-def _from_readings(readings: Readings, stretch: _Stretch, method: str, max_points: int) -> PowerSeries:
+def _from_readings(readings: Readings, stretch: Stretch, method: str, max_points: int) -> PowerSeries:
     first = int(np.searchsorted(readings.monotonic_s, stretch.start_s, side="left"))
     last = int(np.searchsorted(readings.monotonic_s, stretch.end_s, side="right"))
     at_us, power_mw = readings.at_us[first:last], readings.power_mw[first:last]
@@ -146,7 +115,7 @@ def _from_readings(readings: Readings, stretch: _Stretch, method: str, max_point
 def _from_blocks(
     session: Session,
     chosen: Sequence[ColumnElement[bool]],
-    stretch: _Stretch,
+    stretch: Stretch,
     method: str,
     max_points: int,
 ) -> PowerSeries:
@@ -180,7 +149,7 @@ def _from_blocks(
     )
 
 
-def _names(stretch: _Stretch, method: str) -> dict[str, Any]:
+def _names(stretch: Stretch, method: str) -> dict[str, Any]:
     return {
         "host": stretch.device.host,
         "device_uuid": stretch.device.uuid,
@@ -192,13 +161,3 @@ def _names(stretch: _Stretch, method: str) -> dict[str, Any]:
 
 def _known(values: NDArray[np.float64]) -> tuple[float | None, ...]:
     return tuple(None if math.isnan(value) else value for value in values.tolist())
-
-
-def _window_view(window: Window, device: Device) -> WindowView:
-    copied = {
-        name: getattr(window, name)
-        for name in WindowView.model_fields
-        if name not in {"host", "device_uuid", "flags"}
-    }
-    flags = [*(window.flags or ()), *(window.seen_flags or ())]
-    return WindowView(**copied, host=device.host, device_uuid=device.uuid, flags=tuple(dict.fromkeys(flags)))

@@ -102,6 +102,9 @@ class WindowView(View):
     """Longest time between two of them."""
     flags: tuple[str, ...]
     """Flags of the meter, and what samples and board states raised."""
+    merged: int
+    """Windows that this one stands for: 1, or neighbours of one device and phase where a run has more than a plot can
+    show. Then the number is the first one's, the time reaches to the end of the last, and the rest are sums."""
 
 
 class PowerHistory(View):

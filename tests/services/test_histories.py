@@ -3,11 +3,13 @@
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import select
 
 from phantom_core.protocol import MetricPoint, Metrics, PowerSamples
-from services import histories, power_history
+from services import histories, power_history, run_windows
 from services.database import Database
 from services.errors import NotFound, QueryError
+from services.tables import Window
 from services.views import EventView, PowerSeries
 from tests.services.simulated_job import HOST, Figures, SimulatedJob, begun, deliver, ran, uuid
 
@@ -158,6 +160,45 @@ def test_power_shows_the_windows_beneath_it(database: Database) -> None:
     window = history.windows[2]
     assert (window.energy_mj, window.sample_count) == (1_000_000.0, 101)
     assert window.integral_mj == pytest.approx(1_000_000.0)
+
+
+def test_windows_that_no_plot_could_tell_apart_are_merged(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, job = begun(database)
+    run = job.assignment.runs[0].run_id
+    figures = Figures(windows=7, steps=70)
+    deliver(database, job, [*job.started(), *job.run(job.assignment.runs[0], figures)])
+    with database.write() as session:
+        # Of the second board: one window without energy, one with a flag of its own.
+        last = session.scalars(select(Window).where(Window.phase == "training").order_by(Window.key)).all()
+        odd = [window for window in last if window.device_key == last[-1].device_key]
+        odd[0].energy_mj, odd[0].reason = None, "counter lost"
+        odd[4].flags = ["company"]
+    exact = histories.power_history(database, run).windows
+    assert {window.merged for window in exact} == {1}
+    monkeypatch.setattr(run_windows, "MOST_WINDOWS", 6)
+    merged = histories.power_history(database, run).windows
+    assert [(window.phase, window.number, window.merged) for window in merged] == [
+        (phase, number, count)
+        for phase, number, count in (
+            ("setup", 0, 1),
+            ("training", 0, 3),
+            ("training", 3, 3),
+            ("training", 6, 1),
+        )
+        for _ in range(2)
+    ]
+    for name in ("steps", "samples", "sample_count"):
+        assert sum(getattr(each, name) for each in merged) == sum(getattr(each, name) for each in exact)
+    training = [window for window in merged if window.phase == "training"]
+    lost = [window for window in training if window.energy_mj is None]
+    assert [(window.number, window.reason) for window in lost] == [(0, "counter lost")]
+    known = next(window for window in training if window.merged == 3 and window.energy_mj is not None)
+    assert known.energy_mj == pytest.approx(3_000_000.0)
+    assert known.duration_s == pytest.approx(30.0, abs=0.1)
+    assert [window.number for window in training if "company" in window.flags] == [3]
+    assert [window.started_at for window in merged] == sorted(window.started_at for window in merged)
 
 
 def test_a_run_that_has_not_begun_has_no_power(database: Database) -> None:

@@ -1,0 +1,166 @@
+"""Windows of one run as its power plot shows them: each, or neighbours merged by the database where there are many."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Integer, and_, case, cast, func, or_, select
+from sqlalchemy.orm import Session
+from sqlalchemy.orm.attributes import InstrumentedAttribute
+
+from services.tables import Device, Window
+from services.views import WindowView
+
+MOST_WINDOWS = 500
+"""More than a plot can show; beyond it, neighbours are merged."""
+
+Place = tuple[int, str, int]
+"""Device, phase, and number of the merged window."""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """The time of one device that a run covers."""
+
+    device: Device
+    charged: bool
+    experiment_attempt: int
+    start_s: float
+    end_s: float
+    windows: int
+
+
+def stretches(session: Session, run_key: int, attempt: int) -> list[Stretch]:
+    """From each device's first window to its last, by host and device."""
+    end_s = Window.started_monotonic_s + Window.duration_s
+    found = session.execute(
+        select(
+            Window.device_key,
+            func.max(cast(Window.charged, Integer)),
+            func.max(Window.experiment_attempt),
+            func.min(Window.started_monotonic_s),
+            func.max(end_s),
+            func.count(),
+        )
+        .where(Window.run_key == run_key, Window.attempt == attempt)
+        .group_by(Window.device_key)
+    ).all()
+    devices = {
+        device.key: device
+        for device in session.scalars(select(Device).where(Device.key.in_([row[0] for row in found])))
+    }
+    made = [Stretch(devices[row[0]], bool(row[1]), *row[2:]) for row in found]
+    return sorted(made, key=lambda each: (each.device.host, each.device.uuid))
+
+
+def windows(session: Session, run_key: int, attempt: int, found: Sequence[Stretch]) -> tuple[WindowView, ...]:
+    """The windows in order of time; at most about `MOST_WINDOWS`.
+
+    Args:
+        session: A read session.
+        run_key: Which run.
+        attempt: Which start of it.
+        found: What `stretches` gave for it.
+    """
+    of_run = (Window.run_key == run_key, Window.attempt == attempt)
+    count = sum(each.windows for each in found)
+    if count > MOST_WINDOWS:
+        return _merged(session, of_run, {each.device.key: each.device for each in found}, count)
+    rows = session.execute(
+        select(Window, Device)
+        .join(Device, Device.key == Window.device_key)
+        .where(*of_run)
+        .order_by(Window.started_at, Window.phase, Window.number, Device.host, Device.uuid)
+    ).all()
+    return tuple(_view(window, device) for window, device in rows)
+
+
+def _view(window: Window, device: Device) -> WindowView:
+    copied = {
+        name: getattr(window, name)
+        for name in WindowView.model_fields
+        if name not in {"host", "device_uuid", "flags", "merged"}
+    }
+    flags = dict.fromkeys([*(window.flags or ()), *(window.seen_flags or ())])
+    return WindowView(**copied, host=device.host, device_uuid=device.uuid, flags=tuple(flags), merged=1)
+
+
+def _merged(
+    session: Session, of_run: Sequence[ColumnElement[bool]], devices: dict[int, Device], count: int
+) -> tuple[WindowView, ...]:
+    each = -(-count // MOST_WINDOWS)
+    place = (Window.device_key, Window.phase, (Window.number // each).label("place"))
+    rows = (
+        session.execute(
+            select(
+                *place,
+                func.min(Window.number).label("number"),
+                func.max(cast(Window.charged, Integer)).label("charged"),
+                func.min(Window.started_at).label("started_at"),
+                (
+                    func.max(Window.started_monotonic_s + Window.duration_s)
+                    - func.min(Window.started_monotonic_s)
+                ).label("duration_s"),
+                func.sum(Window.steps).label("steps"),
+                func.sum(Window.samples).label("samples"),
+                _of_all(Window.energy_mj).label("energy_mj"),
+                _of_all(Window.uncertainty_mj).label("uncertainty_mj"),
+                _if_same(Window.method).label("method"),
+                _if_same(Window.scope).label("scope"),
+                func.max(Window.reason).label("reason"),
+                _of_all(Window.integral_mj).label("integral_mj"),
+                _of_all(Window.integral_uncertainty_mj).label("integral_uncertainty_mj"),
+                func.sum(Window.sample_count).label("sample_count"),
+                func.max(Window.largest_gap_s).label("largest_gap_s"),
+                func.count().label("merged"),
+                (func.count(Window.flags) + func.count(Window.seen_flags)).label("raised"),
+            )
+            .where(*of_run)
+            .group_by(*place)
+            .order_by("started_at", Window.phase, "number")
+        )
+        .mappings()
+        .all()
+    )
+    flags = _flags(session, of_run, place) if any(row["raised"] for row in rows) else {}
+    return tuple(
+        WindowView(
+            **{name: row[name] for name in _MERGED},
+            charged=bool(row["charged"]),
+            host=devices[row["device_key"]].host,
+            device_uuid=devices[row["device_key"]].uuid,
+            flags=tuple(flags.get((row["device_key"], row["phase"], row["place"]), ())),
+        )
+        for row in rows
+    )
+
+
+_MERGED = tuple(
+    name for name in WindowView.model_fields if name not in {"charged", "host", "device_uuid", "flags"}
+)
+
+
+def _flags(
+    session: Session, of_run: Sequence[ColumnElement[bool]], place: Sequence[Any]
+) -> dict[Place, dict[str, None]]:
+    """What any of the merged windows raised, each flag once."""
+    found: dict[Place, dict[str, None]] = defaultdict(dict)
+    raised = or_(Window.flags.is_not(None), Window.seen_flags.is_not(None))
+    query = select(*place, Window.flags, Window.seen_flags).where(*of_run, raised).distinct()
+    for *merged, told, seen in session.execute(query).all():
+        device_key, phase, number = merged
+        found[device_key, phase, number] |= dict.fromkeys([*(told or ()), *(seen or ())])
+    return found
+
+
+def _of_all(column: InstrumentedAttribute[float | None]) -> ColumnElement[float | None]:
+    """The sum; unknown where one of them is."""
+    return case((func.count(column) == func.count(), func.sum(column)))
+
+
+def _if_same(column: InstrumentedAttribute[str | None]) -> ColumnElement[str | None]:
+    """What all have; unknown where they differ."""
+    return case(
+        (and_(func.min(column) == func.max(column), func.count(column) == func.count()), func.min(column))
+    )
