@@ -22,6 +22,8 @@ MOST_POINTS = 20_000
 """Points per series at most."""
 DECODED = 500
 """Blocks of a series that are still decoded; longer ones are merged from their blocks' own figures."""
+DECODED_SAMPLES = 50_000
+"""Samples that may be in them."""
 
 
 def power_history(
@@ -65,15 +67,15 @@ def _series(session: Session, stretch: Stretch, max_points: int) -> list[PowerSe
         PowerSample.ended_monotonic_s >= stretch.start_s,
     )
     counts = session.execute(
-        select(PowerSample.method, func.count())
+        select(PowerSample.method, func.count(), func.sum(PowerSample.sample_count))
         .where(*within)
         .group_by(PowerSample.method)
         .order_by(PowerSample.method)
     ).all()
     made = []
-    for method, count in counts:
+    for method, count, samples in counts:
         chosen = (*within, PowerSample.method == method)
-        if count <= DECODED:
+        if count <= DECODED and samples <= DECODED_SAMPLES:
             blocks = session.scalars(select(PowerSample.readings).where(*chosen)).all()
             series = _from_readings(joined([unpack(block) for block in blocks]), stretch, method, max_points)
         else:
