@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import quote_jobs, quote_layers, quote_soak
+from benchmarks import quote_jobs, quote_layers, quote_service, quote_soak
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
@@ -82,71 +82,9 @@ def ghost_exchange(result: dict[str, Any]) -> str:
     return "\n".join([*lines, "", f"Medians over rounds, inside a CUDA graph. {origin(result)}."])
 
 
-PEER_FIGURES = (
-    ("created_per_s", "runs created a second, 4 clients", "{:,.0f}", "more"),
-    ("points_per_s", "metric points stored a second, 4 clients", "{:,.0f}", "more"),
-    ("history_p50_ms", "a history of 16,000 points, ms", "{:,.0f}", "less"),
-    ("search_p50_ms", "a hundred runs by tag, ms", "{:,.0f}", "less"),
-)
-"""What `service` shows of both servers: key, words, format, and whether more or less is better."""
-
-
 def service(result: dict[str, Any]) -> str:
-    """Ghostwatt beside MLflow, then what only Ghostwatt was asked."""
-    lines = ["| | database | Ghostwatt | MLflow | |", "|---|---|---|---|---|"]
-    rows = [row for row in result["rows"] if row["part"] == "peers"]
-    for key, words, shape, better in PEER_FIGURES:
-        for database in dict.fromkeys(row["database"] for row in rows):
-            found = [
-                [row[key] for row in rows if row["database"] == database and row["server"] == server]
-                for server in ("ghostwatt", "mlflow")
-            ]
-            ours, theirs = (statistics.median(values) for values in found)
-            factor = ours / theirs if better == "more" else theirs / ours
-            cells = [_with_range(values, shape) for values in found]
-            lines.append(f"| {words} | {database} | {' | '.join(cells)} | {factor:.1f} x |")
-    return "\n".join(
-        [*lines, "", *_alone(result["rows"]), "", f"Medians (and range) over rounds. {_machine(result)}."]
-    )
-
-
-def _alone(rows: list[dict[str, Any]]) -> list[str]:
-    lines = ["| Ghostwatt alone | SQLite | PostgreSQL |", "|---|---|---|"]
-    wanted: list[tuple[str, str, str, str]] = [
-        ("submit", "p99_ms", "submit to 202 at 100 a second, p99", "{:,.1f} ms"),
-        ("archive", "comparison_p99_ms", "comparison among ten million power samples, p99", "{:,.1f} ms"),
-        ("archive", "power_plot_p99_ms", "a run's power, p99", "{:,.1f} ms"),
-        ("archive", "long_power_plot_p99_ms", "power of a run with half of them, p99", "{:,.1f} ms"),
-        ("archive", "samples_per_s_on_empty", "power samples stored a second, empty tables", "{:,.0f}"),
-        ("archive", "samples_per_s_on_full", "the same, full tables", "{:,.0f}"),
-        ("start", "import_s", "`import api.app`", "{:.2f} s"),
-        ("start", "to_ready_s", "from the command to an answer", "{:.2f} s"),
-    ]
-    for part, key, words, shape in wanted:
-        cells = []
-        for database in ("sqlite", "postgresql"):
-            values = [row[key] for row in rows if row["part"] == part and row["database"] == database]
-            cells.append(_with_range(values, shape) if values else "not run")
-        lines.append(f"| {words} | {' | '.join(cells)} |")
-    cells = []
-    for database in ("sqlite", "postgresql"):
-        found = [row for row in rows if row["part"] == "watchers" and row["database"] == database]
-        rates = [
-            statistics.median(row["created_per_s"] for row in found if bool(row["streams"]) is watched)
-            for watched in (False, True)
-            if found
-        ]
-        cells.append(f"{100 * (1 - rates[1] / rates[0]):.1f} %" if rates else "not run")
-    lines.append(f"| what fifty live streams cost of the submissions a second | {' | '.join(cells)} |")
-    return lines
-
-
-def _with_range(values: list[float], shape: str) -> str:
-    middle = shape.format(statistics.median(values))
-    if len(values) == 1:
-        return middle
-    number = shape.split("}")[0] + "}"
-    return f"{middle} ({number.format(min(values))} to {number.format(max(values))})"
+    """Ghostwatt beside MLflow, and alone."""
+    return quote_service.service(result, _machine(result))
 
 
 def _machine(result: dict[str, Any]) -> str:
