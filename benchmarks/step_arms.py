@@ -53,8 +53,8 @@ class StepArm:
     """What is built."""
     nccl_ghosts: bool = False
     """Whether ghosts must travel by the library's collectives though the fused exchange could carry them."""
-    ghosts_before: bool = False
-    """Whether ghosts are made before the local product (not `Communicator.makes_ghosts_beside`)."""
+    ghosts_beside: bool = False
+    """Whether ghosts are made beside the local product (`Communicator.makes_ghosts_beside`)."""
     splits_products: bool = False
     """Whether tensor parallelism makes its large products in parts (`Communicator.splits_products`)."""
 
@@ -113,8 +113,8 @@ def arms(size: Size, dtype: Dtype, names: Sequence[str] | None = None) -> list[S
 
 def _variants(made: Sequence[StepArm]) -> list[StepArm]:
     """The same arms with one switch the other way, to be measured beside them."""
-    before = [
-        replace(arm, name=f"{arm.name} ghosts before", ghosts_before=True)
+    beside = [
+        replace(arm, name=f"{arm.name} ghosts beside", ghosts_beside=True)
         for arm in made
         if arm.name == "phantom"
     ]
@@ -133,7 +133,7 @@ def _variants(made: Sequence[StepArm]) -> list[StepArm]:
         for arm in made
         if arm.name in (BASELINE, "tensor gather")
     ]
-    return [*before, *after, *split]
+    return [*beside, *after, *split]
 
 
 def _planned(arm: Arm, size: Size, dtype: Dtype) -> PlannedArm:

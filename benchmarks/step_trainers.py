@@ -40,10 +40,10 @@ class CollectiveGhosts(Communicator):
         return "collective: asked for"
 
 
-class RanksWithGhostsBefore(Communicator):
-    """Ranks that make ghosts before the local product."""
+class RanksWithGhostsBeside(Communicator):
+    """Ranks that make ghosts beside the local product."""
 
-    makes_ghosts_beside = False
+    makes_ghosts_beside = True
 
 
 class SplittingRanks(Communicator):
@@ -92,8 +92,8 @@ def communicator(arm: StepArm, team: Team, *, silent: bool) -> Communicator:
     """The arm's ranks, as it wants to speak to them."""
     if silent:
         return SilentCommunicator(team.compute.group)
-    if arm.ghosts_before:
-        return RanksWithGhostsBefore(team.compute.group)
+    if arm.ghosts_beside:
+        return RanksWithGhostsBeside(team.compute.group)
     if arm.splits_products:
         return SplittingRanks(team.compute.group)
     return CollectiveGhosts(team.compute.group) if arm.nccl_ghosts else team.compute

@@ -1,8 +1,7 @@
 """What one training step does on one rank, in order: GEMMs, what is sent beside them, element-wise passes.
 
 Torch-free. The segments follow the layouts' code: a collective that a layout hides stands beside the GEMMs that it is
-hidden behind, one that it waits for stands alone. (Ghosts' own thin GEMM stands alone too, as it is without the fused
-exchange; with it that GEMM runs beside the local one.) Tests hold their FLOPs and bytes to `cost.py`, which counts the
+hidden behind, one that it waits for stands alone. Tests hold their FLOPs and bytes to `cost.py`, which counts the
 same step without an order.
 
 Letters: n width, p ranks, m = n / p, k ghosts per rank, r low rank, b batch, F features, O outputs.

@@ -2,7 +2,7 @@
 
 Both start a transfer that the caller hides behind a GEMM, and finish it when its result is needed. A direction
 begins with its own small GEMM, since the collective wants that written straight into its buffer. With the fused
-exchange that GEMM runs beside the caller's, too: it is thin, and leaves most of a device to the other.
+exchange that GEMM can run beside the caller's, too (`Communicator.makes_ghosts_beside`): it is thin.
 """
 
 from abc import ABC, abstractmethod
