@@ -32,6 +32,8 @@ def test_a_fault_in_following_one_experiment_costs_the_others_nothing_and_it_end
             bench.wait_for_state(identifier, ExperimentState.RUNNING)
         faulty.write_text("\n".join(ids))
         bench.wait_until(service.is_degraded, "a service that says what it fails at")
+        # Of two that fail either may do so first.
+        bench.wait_until(lambda: ids[0] in str(service.get("/readyz")), "a word of the first one")
         (told,) = [each for each in service.get("/readyz")["checks"] if not each["ok"]]
         assert told["name"] == "dispatcher"
         assert f"following {ids[0]} (TypeError)" in told["detail"]
