@@ -50,6 +50,26 @@ class Stood:
         return cls(*(0.0 if moment is None else age_s(moment, view.now) for moment in moments))
 
 
+class Age:
+    """How old an experiment's lease is: by the database at the first look, by a monotonic clock from then on."""
+
+    def __init__(self, clock_s: Callable[[], float]) -> None:
+        """Args: a monotonic clock."""
+        self._clock_s = clock_s
+        self._taken: tuple[datetime, float] | None = None
+
+    def look(self, leased_at: datetime, moment: datetime) -> float:
+        """Seconds since it was taken from the queue.
+
+        Args:
+            leased_at: When that was, by the database.
+            moment: Now, by the database.
+        """
+        if self._taken is None or self._taken[0] != leased_at:
+            self._taken = (leased_at, self._clock_s() - age_s(leased_at, moment))
+        return self._clock_s() - self._taken[1]
+
+
 class Deadlines:
     """One experiment's deadlines, as one follower counts them."""
 
@@ -58,9 +78,8 @@ class Deadlines:
         self._plan = plan
         self._resources = plan.spec.resources
         self._settings = settings
-        self._clock_s = clock_s
         self._standing = Standing(clock_s, settings.lease_ttl_s)
-        self._taken: tuple[datetime, float] | None = None
+        self._age = Age(clock_s)
 
     def look(self, view: FollowView) -> Stood:
         """For how long it has been seen to stand still; to be asked at every look."""
@@ -85,9 +104,7 @@ class Deadlines:
     def whole(self, view: FollowView) -> Ending | None:
         """The deadline for all of it."""
         deadline_s = self._resources.deadline_s
-        if self._taken is None or self._taken[0] != view.leased_at:
-            self._taken = (view.leased_at, self._clock_s() - age_s(view.leased_at, view.now))
-        if self._clock_s() - self._taken[1] <= deadline_s:
+        if self._age.look(view.leased_at, view.now) <= deadline_s:
             return None
         return Ending(
             ExperimentState.FAILED,

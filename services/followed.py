@@ -8,7 +8,6 @@ experiment ends by what little can be known without that code.
 import logging
 import time
 from collections.abc import Callable
-from datetime import datetime
 
 from pydantic import ValidationError
 
@@ -17,7 +16,7 @@ from phantom_core.spec import ResourceSpec
 from services import groups, leases
 from services.cluster import Cluster
 from services.database import Database, now
-from services.deadlines import Ending, age_s
+from services.deadlines import Age, Ending
 from services.following import Follower, job_id
 from services.leases import Lease
 from services.settings import Settings
@@ -46,7 +45,7 @@ class Followed:
         self._settings = settings
         self._clock_s = clock_s
         self._follower: Follower | None = None
-        self._taken: tuple[datetime, float] | None = None
+        self._age = Age(clock_s)
 
     def step(self, cluster: Cluster) -> bool:
         """Looks once; see `Follower.step`.
@@ -82,7 +81,8 @@ class Followed:
                 return True
             job = experiment.ray_job_id or job_id(experiment.id, experiment.attempt)
             is_cancelled = experiment.cancel_requested_at is not None
-            age_now_s = self._age_s(experiment.leased_at, now(session))
+            leased_at = experiment.leased_at
+            waited_s = 0.0 if leased_at is None else self._age.look(leased_at, now(session))
             deadline_s = _deadline_s(experiment.spec)
         how = (
             f"the service has failed at following it for {failing_s:.0f} s ({error}; its log says more), so what "
@@ -91,21 +91,13 @@ class Followed:
         if is_cancelled:
             message = f"cancelled on request; {how}"
             ending = Ending(ExperimentState.CANCELLED, Reason.CANCELLED_BY_USER, message)
-        elif age_now_s > deadline_s:
+        elif waited_s > deadline_s:
             message = f"not finished {deadline_s:g} s after it was taken from the queue; {how}"
             ending = Ending(ExperimentState.LOST, Reason.DEADLINE, message)
         else:
             return False
         self._end(ending, job)
         return True
-
-    def _age_s(self, leased_at: datetime | None, moment: datetime) -> float:
-        """Seconds since it was taken from the queue, by the monotonic clock from the first look on."""
-        if leased_at is None:
-            return 0.0
-        if self._taken is None or self._taken[0] != leased_at:
-            self._taken = (leased_at, self._clock_s() - age_s(leased_at, moment))
-        return self._clock_s() - self._taken[1]
 
     def _end(self, ending: Ending, job: str | None) -> None:
         log.warning("%s: %s: %s", self.lease.experiment_id, ending.state, ending.message)
