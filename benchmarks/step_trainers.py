@@ -3,8 +3,8 @@
 import gc
 import math
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,9 +66,10 @@ class UnsavedUpdate(WeightUpdate):
 class NoUpdate(UnsavedUpdate):
     """Leaves the optimizer out of a step."""
 
-    def beside_backward(self, ranks: Communicator) -> AbstractContextManager[None]:  # noqa: ARG002
+    @contextmanager
+    def beside_backward(self, ranks: Communicator) -> Iterator[None]:  # noqa: ARG002
         """Nothing."""
-        return nullcontext()
+        yield
 
     def step(self) -> None:
         """Nothing."""

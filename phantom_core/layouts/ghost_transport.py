@@ -6,6 +6,7 @@ exchange that GEMM can run beside the caller's, too (`Communicator.makes_ghosts_
 """
 
 from abc import ABC, abstractmethod
+from contextlib import nullcontext
 
 import torch
 
@@ -124,6 +125,14 @@ class _CollectiveReduce(Transfer):
         return self._h
 
 
+def _thin_product(
+    ranks: Communicator, exchange: SymmetricExchange, weight: torch.Tensor, rows: torch.Tensor
+) -> torch.Tensor:
+    """Product of a weight and rows^T, in line or on the stream that it is sent from."""
+    with exchange.beside() if ranks.makes_ghosts_beside else nullcontext():
+        return torch.mm(weight, rows.t())
+
+
 class _FusedGather(Transfer):
     def __init__(
         self, ranks: Communicator, exchange: SymmetricExchange, compressor: torch.Tensor, x: torch.Tensor
@@ -132,11 +141,9 @@ class _FusedGather(Transfer):
         self._others = x.new_empty((ranks.world_size - 1) * k, b)
         ranks.count("all_gather", k * b * ranks.world_size, x.element_size(), fused=True)
         self._exchange = exchange
-        own = None if ranks.makes_ghosts_beside else torch.mm(compressor, x.t())
+        self._own = _thin_product(ranks, exchange, compressor, x)  # (k, b), kept until joined
         with exchange.beside():
-            own = torch.mm(compressor, x.t()) if own is None else own  # (k, b)
-            exchange.gather(own, self._others)
-        self._own = own  # kept until joined, whichever stream it was made on
+            exchange.gather(self._own, self._others)
 
     def finish(self) -> torch.Tensor:
         self._exchange.join()
@@ -155,12 +162,10 @@ class _FusedReduce(Transfer):
         self._h = delta.new_empty(k, delta.shape[0])
         ranks.count("reduce_scatter", self._h.numel() * ranks.world_size, delta.element_size(), fused=True)
         self._exchange = exchange
-        blocks = None if ranks.makes_ghosts_beside else torch.mm(decompressors.t(), delta.t())
+        # ((p-1) k, b). Kept until joined: the allocator knows nothing of the stream that reads it.
+        self._blocks = _thin_product(ranks, exchange, decompressors.t(), delta)
         with exchange.beside():
-            blocks = torch.mm(decompressors.t(), delta.t()) if blocks is None else blocks  # ((p-1) k, b)
-            exchange.reduce(blocks, self._h)
-        # Kept until joined: the allocator knows nothing of the stream that reads it.
-        self._blocks = blocks
+            exchange.reduce(self._blocks, self._h)
 
     def finish(self) -> torch.Tensor:
         self._exchange.join()

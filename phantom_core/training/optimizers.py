@@ -7,7 +7,7 @@ torch's compiler, which costs every rank a second or two.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import cache, partial
 from types import ModuleType
 
@@ -67,7 +67,8 @@ class WeightUpdate:
         for slot in self._slots:
             slot.weight.grad = None
 
-    def beside_backward(self, ranks: Communicator) -> AbstractContextManager[None]:
+    @contextmanager
+    def beside_backward(self, ranks: Communicator) -> Iterator[None]:
         """Updates every weight as soon as the backward pass inside has made its gradient; `step` leaves it out.
 
         A layer's backward function has read its weights, for the gradient of its input, before their own
@@ -78,10 +79,6 @@ class WeightUpdate:
         Args:
             ranks: Of the model; knows where gradients are made.
         """
-        return self._beside_backward(ranks)
-
-    @contextmanager
-    def _beside_backward(self, ranks: Communicator) -> Iterator[None]:
         work = torch.cuda.current_stream(self._device) if self._device.type == "cuda" else None
         beside = None if work is None else _update_stream(self._device)
 
