@@ -56,54 +56,33 @@ def window_energy(
     Returns:
         The energy with its bound; None with a reason and a flag where the readings have no sound difference.
     """
-    # Unpacked and compared at once: a window's two ends are paid for by every window, however short.
-    (
-        (_, from_s),
-        before_mj,
-        method,
-        scope,
-        ceiling_mj,
-        start_reason,
-        _,
-        grown_before_mj,
-        epoch,
-        start_flags,
-    ) = start
-    (
-        (_, to_s),
-        after_mj,
-        end_method,
-        end_scope,
-        end_ceiling_mj,
-        end_reason,
-        _,
-        grown_mj,
-        end_epoch,
-        end_flags,
-    ) = end
-    flags = start_flags if start_flags == end_flags else _merged(start_flags, end_flags)
-    if (
-        before_mj is None
-        or after_mj is None
-        or not 0 < (energy_mj := after_mj - before_mj) < math.inf
-        or epoch != end_epoch
-        or method != end_method
-        or scope != end_scope
-        or not from_s < to_s
-    ):
-        problem = _problem(start, end)
-        if problem is not None:
-            reason, *raised = problem
-            merged = _merged(flags, (Flag.ENERGY_UNKNOWN, *raised))
-            return WindowEnergy(None, None, None, None, reason, merged)
-        energy_mj = 0.0  # of an estimate; any other zero is a problem
-    if edge_power_mw or ceiling_mj is None or end_ceiling_mj is None:
-        bound_mj = _uncertainty_mj(start, end, energy_mj, edge_power_mw)
-    else:
-        bound_mj = ceiling_mj if ceiling_mj > end_ceiling_mj else end_ceiling_mj
-        if grown_mj > grown_before_mj:
-            bound_mj += grown_mj - grown_before_mj
-    return made(WindowEnergy, (energy_mj, bound_mj, method, scope, end_reason or start_reason, flags))
+    problem = None if _is_sound(start, end) else _problem(start, end)
+    flags = start.flags if start.flags == end.flags else _merged(start.flags, end.flags)
+    if problem is not None:
+        reason, *raised = problem
+        merged = _merged(flags, (Flag.ENERGY_UNKNOWN, *raised))
+        return WindowEnergy(None, None, None, None, reason, merged)
+    assert start.energy_mj is not None
+    assert end.energy_mj is not None
+    energy_mj = end.energy_mj - start.energy_mj
+    bound_mj = _uncertainty_mj(start, end, energy_mj, edge_power_mw)
+    fields = (energy_mj, bound_mj, start.method, start.scope, end.reason or start.reason, flags)
+    return made(WindowEnergy, fields)
+
+
+def _is_sound(start: EnergyReading, end: EnergyReading) -> bool:
+    """Whether nothing that `_problem` looks for can be wrong; nearly always so, and then the cheaper answer."""
+    (_, from_s), before_mj, method, scope, _, _, _, _, epoch, _ = start
+    (_, to_s), after_mj, end_method, end_scope, _, _, _, _, end_epoch, _ = end
+    return (
+        before_mj is not None
+        and after_mj is not None
+        and 0 < after_mj - before_mj < math.inf
+        and epoch == end_epoch
+        and method == end_method
+        and scope == end_scope
+        and from_s < to_s
+    )
 
 
 def _problem(start: EnergyReading, end: EnergyReading) -> tuple[str] | tuple[str, Flag] | None:
