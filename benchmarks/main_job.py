@@ -9,7 +9,6 @@ which card and command it comes from, and is written as soon as it is there.
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -26,7 +25,7 @@ import psutil
 import torch
 import yaml
 
-from benchmarks.record import command_line, record, surroundings
+from benchmarks.record import command_line, record, recorded_rows, surroundings
 from client.demo_specs import gpu_demo
 from client.service_process import free_port
 
@@ -62,18 +61,14 @@ def main() -> None:
             key = {"experiment": name, "ranks": arguments.ranks}
             rows = [
                 row
-                for row in (kept(arguments.out) if arguments.append or name != arguments.only[0] else [])
+                for row in (
+                    recorded_rows(arguments.out) if arguments.append or name != arguments.only[0] else []
+                )
                 if {field: row[field] for field in key} != key
             ]
             made = {"command": command_line(), "date": datetime.now(UTC).isoformat(timespec="seconds")}
             row = {**key, "origin": {**made, **surroundings(device)}, **parts[name](url)}
             record(arguments.out, [*rows, row], device)
-
-
-def kept(path: Path) -> list[dict[str, Any]]:
-    """The rows that a file holds already."""
-    rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"] if path.exists() else []
-    return rows
 
 
 def run(url: str, spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -205,7 +205,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "meters_scripted": meters,
     "service": service,
     "hostile": hostile,
-    "soak": quote_soak.soak,
+    "soak": lambda result: quote_soak.soak(result, _machine(result)),
     "startup": startup,
     "layers.figure": figure,
     **{name: functools.partial(step_table, table) for name, table in quote_layers.TABLES.items()},

@@ -6,8 +6,13 @@ from typing import Any
 Row = dict[str, Any]
 
 
-def soak(result: dict[str, Any]) -> str:
-    """One line for each database."""
+def soak(result: dict[str, Any], origin: str) -> str:
+    """One line for each database.
+
+    Args:
+        result: What `benchmarks.soak` wrote.
+        origin: Where the figures come from.
+    """
     lines = [
         "| database | experiments | killed: service, Ray, jobs | ended otherwise than succeeded or cancelled "
         "| stuck or lost rows | memory: first, last | trend |",
@@ -19,8 +24,7 @@ def soak(result: dict[str, Any]) -> str:
         "Memory is the resident set of a service that nobody kills any more, from its first sample on; the trend is "
         f"its slope over a thousand experiments. {minutes} minutes"
     )
-    where = f"{result['cpus']} cores, Python {result['python']}, {result['date'][:10]}, `{result['command']}`"
-    return "\n".join([*lines, "", f"{said}. {where}."])
+    return "\n".join([*lines, "", f"{said}. {origin}."])
 
 
 def _line(row: Row) -> str:
@@ -53,9 +57,6 @@ def memory(samples: list[Row]) -> tuple[str, str]:
 
 
 def _of_the_last_service(samples: list[Row]) -> list[Row]:
-    found: list[Row] = []
-    for sample in reversed(samples):
-        if found and sample["service_age_s"] >= found[-1]["service_age_s"]:
-            break
-        found.append(sample)
-    return found[::-1]
+    """None where samples don't say whose they are."""
+    last = samples[-1].get("pid") if samples else None
+    return [sample for sample in samples if last is not None and sample.get("pid") == last]

@@ -35,6 +35,12 @@ def record(path: Path, rows: Sequence[dict[str, Any]], device: torch.device | No
     unfinished.replace(path)
 
 
+def recorded_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows that a file holds; none if there is no such file."""
+    rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"] if path.exists() else []
+    return rows
+
+
 def command_line() -> str:
     """The command that this process was started with."""
     return command(sys.argv)

@@ -32,7 +32,7 @@ from sqlalchemy import create_engine, make_url, text
 from benchmarks.event_watchers import watching
 from benchmarks.http_load import Ask, Load, ask_once, closed_loop, one_by_one, open_loop
 from benchmarks.power_archive import fill
-from benchmarks.record import record
+from benchmarks.record import record, recorded_rows
 from benchmarks.tracking_servers import (
     POINTS_PER_BATCH,
     Ghostwatt,
@@ -68,8 +68,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "service.json")
     parser.add_argument("--append", action="store_true", help="keep what the file has of other runs")
     arguments = parser.parse_args()
-    kept = arguments.append and arguments.out.exists()
-    rows: list[Row] = json.loads(arguments.out.read_text())["rows"] if kept else []
+    rows: list[Row] = recorded_rows(arguments.out) if arguments.append else []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ghostwatt-load-")))
         for database in arguments.databases:

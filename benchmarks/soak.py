@@ -11,7 +11,6 @@ Exits with 1 if anything is not as it must be; the file then says what.
 """
 
 import argparse
-import json
 import random
 import sys
 import tempfile
@@ -27,7 +26,7 @@ import httpx
 import psutil
 from sqlalchemy import func, select
 
-from benchmarks.record import record
+from benchmarks.record import record, recorded_rows
 from benchmarks.service import databases
 from services.database import Database
 from services.states import TERMINAL_STATES
@@ -76,8 +75,8 @@ def _soaked(kind: str, options: argparse.Namespace) -> str | None:
         bench = stack.enter_context(faults(folder, url, Behaviour(pause_s=0.002)))
         soak = Soak(bench, random.Random(options.seed), options.experiments, options.fault_every_s)
         row = {"database": kind} | soak.run(options.minutes * 60)
-    kept = json.loads(options.out.read_text())["rows"] if options.out.exists() else []
-    others = [each for each in kept if each["database"] != kind] if options.append else []
+    kept = recorded_rows(options.out) if options.append else []
+    others = [each for each in kept if each["database"] != kind]
     options.append = True  # this run's own databases stay beside each other
     record(options.out, sorted([*others, row], key=lambda each: str(each["database"])))
     print(
@@ -209,6 +208,7 @@ class Soak:
                 "rss_mib": process.memory_info().rss / 2**20,
                 "threads": process.num_threads(),
                 "open_files": process.num_fds(),
+                "pid": process.pid,
                 "service_age_s": time.time() - process.create_time(),
             }
         )
