@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -16,6 +17,8 @@ import httpx
 import psutil
 
 READY_S = 180.0
+ENDED = {"succeeded", "failed", "lost", "cancelled"}
+"""States of an experiment that are final."""
 
 
 @dataclass
@@ -30,6 +33,19 @@ class RunningService:
     @property
     def database(self) -> Path:
         return self.data_dir / "ghostwatt.sqlite3"
+
+    def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """What its SQLite database answers."""
+        with sqlite3.connect(self.database) as connection:
+            return connection.execute(query, values).fetchall()
+
+    def family(self) -> list[psutil.Process]:
+        """Everything that it has started, Ray and its workers among it."""
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def processes(self, words: str) -> list[psutil.Process]:
+        """Those of its family whose title or command holds the words."""
+        return [process for process in self.family() if words in title(process)]
 
     def get(self, path: str) -> Any:
         response = httpx.get(self.url + path, timeout=30)
@@ -73,6 +89,14 @@ class RunningService:
     def end(self, how: signal.Signals) -> int:
         self.process.send_signal(how)
         return self.process.wait(timeout=60)
+
+
+def title(process: psutil.Process) -> str:
+    """A process's command as it shows itself; empty once it is gone."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
 
 
 def free_port() -> int:

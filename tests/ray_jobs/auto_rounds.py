@@ -14,7 +14,6 @@ from tests.running import RunningService
 
 EASY, HARD = 0.99, 1e-5
 FEWEST, MOST = 5, 6
-ENDED = {"succeeded", "failed", "lost", "cancelled"}
 
 
 def auto_spec(precision: float) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import math
 import signal
-import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,8 +13,8 @@ import httpx
 import psutil
 import pytest
 
-from tests.ray_jobs.auto_rounds import EASY, ENDED, HARD, assert_ended_early, assert_used_up, auto_spec
-from tests.running import RunningService, running_service, wait_until
+from tests.ray_jobs.auto_rounds import EASY, HARD, assert_ended_early, assert_used_up, auto_spec
+from tests.running import ENDED, RunningService, running_service, title, wait_until
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -55,11 +54,6 @@ def finished(service: RunningService) -> dict[str, Any]:
     return service.wait_for(identifier, ENDED)
 
 
-def rows(service: RunningService, query: str, *values: object) -> list[tuple[Any, ...]]:
-    with sqlite3.connect(service.database) as connection:
-        return connection.execute(query, values).fetchall()
-
-
 def test_an_arm_that_diverges_ends_so_and_the_others_go_on(
     service: RunningService, finished: dict[str, Any]
 ) -> None:
@@ -78,7 +72,7 @@ def test_every_table_holds_what_happened(service: RunningService, finished: dict
     tables += ["events", "api_keys", "comparisons", "heartbeats", "experiment_tags"]
     for table in tables:
         # The comparison is stored a moment after the end that it was waited for.
-        assert wait_until(partial(rows, service, f"SELECT 1 FROM {table} LIMIT 1"), 30, f"row in {table}")
+        assert wait_until(partial(service.rows, f"SELECT 1 FROM {table} LIMIT 1"), 30, f"row in {table}")
 
 
 def test_a_comparison_pairs_rounds_and_says_how_it_knows(
@@ -100,11 +94,10 @@ def test_energy_of_a_run_is_the_sum_over_its_devices_windows(
     service: RunningService, finished: dict[str, Any]
 ) -> None:
     columns = "r.id, r.energy_training_mj, r.steps, a.world_size"
-    for run_id, energy_mj, steps, ranks in rows(
-        service, f"SELECT {columns} FROM runs r JOIN arms a ON a.key = r.arm_key WHERE r.state = 'succeeded'"
+    for run_id, energy_mj, steps, ranks in service.rows(
+        f"SELECT {columns} FROM runs r JOIN arms a ON a.key = r.arm_key WHERE r.state = 'succeeded'"
     ):
-        windows = rows(
-            service,
+        windows = service.rows(
             "SELECT w.device_key, w.energy_mj, w.steps FROM windows w JOIN runs r ON r.key = w.run_key "
             "WHERE r.id = ? AND w.phase = 'training' AND w.charged",
             run_id,
@@ -119,27 +112,25 @@ def test_energy_of_a_run_is_the_sum_over_its_devices_windows(
 def test_a_device_that_an_arm_leaves_idle_is_recorded_but_not_charged(
     service: RunningService, finished: dict[str, Any]
 ) -> None:
-    kinds = rows(
-        service,
+    kinds = service.rows(
         "SELECT a.name, w.phase, w.charged, count(*) FROM windows w JOIN runs r ON r.key = w.run_key "
         "JOIN arms a ON a.key = r.arm_key GROUP BY 1, 2, 3",
     )
     waiting = {(name, charged) for name, phase, charged, _ in kinds if phase == "waiting"}
-    devices = rows(service, "SELECT count(*) FROM devices")[0][0]
+    devices = service.rows("SELECT count(*) FROM devices")[0][0]
     assert waiting == ({("dense", 0)} if devices > 1 else set())
 
 
 def test_arms_are_shuffled_in_every_round_and_each_run_was_made_once(
     service: RunningService, finished: dict[str, Any]
 ) -> None:
-    started = rows(
-        service,
+    started = service.rows(
         "SELECT r.round, a.name FROM runs r JOIN arms a ON a.key = r.arm_key ORDER BY r.started_at",
     )
     assert [number for number, _ in started] == [0] * 4 + [1] * 4 + [2] * 4
     orders = {tuple(name for number, name in started if number == turn) for turn in range(3)}
     assert len(orders) > 1
-    assert rows(service, "SELECT DISTINCT attempt FROM runs") == [(1,)]
+    assert service.rows("SELECT DISTINCT attempt FROM runs") == [(1,)]
 
 
 def test_losses_stand_beside_the_joules_that_they_cost(
@@ -217,12 +208,8 @@ def test_a_killed_rank_s_attempt_keeps_what_it_used_and_another_attempt_makes_th
     }
     identifier = service.submit(spec)
     windows = "SELECT count(*) FROM windows WHERE experiment_id = ? AND phase = 'training' AND energy_mj > 0"
-    wait_until(lambda: rows(service, windows, identifier)[0][0] >= 4, 240, "training windows", service.tell)
-    ranks = [
-        process
-        for process in psutil.Process(service.process.pid).children(recursive=True)
-        if "RayTrainWorker" in _command_line(process)
-    ]
+    wait_until(lambda: service.rows(windows, identifier)[0][0] >= 4, 240, "training windows", service.tell)
+    ranks = service.processes("RayTrainWorker")
     assert len(ranks) == 2
     # The first of the node looks after the sampler, whose last samples are wanted here.
     max(ranks, key=lambda process: process.create_time()).kill()
@@ -238,7 +225,7 @@ def test_a_killed_rank_s_attempt_keeps_what_it_used_and_another_attempt_makes_th
     assert made["energy_mj"] >= run["energy_training_mj"] > 0
     assert run["steps"] == 8_000
     of_both = "SELECT experiment_attempt, count(*) FROM windows WHERE experiment_id = ? GROUP BY 1"
-    assert [attempt for attempt, _ in rows(service, of_both, identifier)] == [1, 2]
+    assert [attempt for attempt, _ in service.rows(of_both, identifier)] == [1, 2]
 
 
 def test_a_cancel_and_then_ctrl_c_in_mid_run_leave_nothing_behind(
@@ -260,8 +247,8 @@ def test_a_cancel_and_then_ctrl_c_in_mid_run_leave_nothing_behind(
 
     interrupted = service.submit(long)
     service.wait_for(interrupted, {"running"})
-    family = psutil.Process(service.process.pid).children(recursive=True)
-    names = {process.pid: _command_line(process) for process in family}
+    family = service.family()
+    names = {process.pid: title(process) for process in family}
     assert any("raylet" in name for name in names.values())
     sockets = {
         connection.laddr
@@ -272,13 +259,6 @@ def test_a_cancel_and_then_ctrl_c_in_mid_run_leave_nothing_behind(
     left = [names.get(process.pid, "?") for process in family if _alive(process)]
     assert left == []
     wait_until(lambda: not (sockets & _all_listening()), 10, "closed sockets")
-
-
-def _command_line(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
 
 
 def _alive(process: psutil.Process) -> bool:
