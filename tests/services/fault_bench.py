@@ -106,6 +106,13 @@ class FaultBench:
     def wait_until(self, look: Callable[[], Any], what: str) -> Any:
         return wait_until(look, SETTLED_S, what, self.tell)
 
+    def started(self) -> list[str]:
+        """The experiments whose jobs reached the head, in that order: one that was started twice is there twice.
+
+        By experiment, since an attempt whose service died before it handed the job over leaves its number behind.
+        """
+        return [job.partition("-attempt-")[0] for job in self.head.told()["submissions"]]
+
     def landed(self, identifier: str) -> int:
         """Events of an experiment's jobs that the database has."""
         with self.database.read() as session:

@@ -52,7 +52,7 @@ def test_what_happens_while_the_database_is_away_lands_when_it_is_back(
             time.sleep(away_s)
         (bench.head.folder / "was-held").rename(bench.head.folder / "hold-running")
     assert bench.settled(ids) == [SUCCEEDED] * 3
-    assert sorted(bench.head.told()["submissions"]) == sorted(ids), "no attempt was lost by it"
+    assert sorted(bench.started()) == sorted(ids), "no attempt was lost by it"
 
 
 def test_a_postgresql_that_crashes_and_recovers_has_all_that_was_acknowledged(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_postgresql_that_crashes_and_recovers_has_all_that_was_acknowledged(tm
                 time.sleep(2)
                 server.ensure_postgres_running()
             assert bench.settled(ids) == [SUCCEEDED] * 4
-            assert sorted(bench.head.told()["submissions"]) == sorted(ids)
+            assert sorted(bench.started()) == sorted(ids)
 
 
 def _have_landed(bench: FaultBench, identifiers: list[str], number: int) -> bool:

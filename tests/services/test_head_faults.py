@@ -41,7 +41,7 @@ def test_a_killed_job_costs_the_experiment_that_its_group_took_over_one_attempt(
     with bench.head.held("running"):
         second = bench.submit()
         bench.wait_for_state(second, ExperimentState.RUNNING)
-        assert bench.head.told()["submissions"] == [first], "the second is made in the first one's job"
+        assert bench.started() == [first], "the second is made in the first one's job"
         assert bench.head.kill_job(first)
         bench.wait_until(lambda: bench.attempt(second) == 2, "another attempt")
     bench.wait_for_state(second, ExperimentState.SUCCEEDED)
@@ -109,7 +109,7 @@ def test_a_head_that_only_answers_errors_for_a_while_costs_nothing(bench: FaultB
     bench.wait_until(lambda: {bench.state(identifier) for identifier in ids[:2]} == {"succeeded"}, "two ends")
     bench.head.control(status=200)
     assert bench.settled(ids) == [SUCCEEDED] * 3
-    assert sorted(bench.head.told()["submissions"]) == sorted(ids)
+    assert sorted(bench.started()) == sorted(ids)
 
 
 def test_of_two_services_the_living_one_takes_over_from_the_dead(bench: FaultBench) -> None:
@@ -123,7 +123,7 @@ def test_of_two_services_the_living_one_takes_over_from_the_dead(bench: FaultBen
             bench.wait_for_state(identifier, ExperimentState.RUNNING)
         bench.kill("a")
     assert bench.settled(ids) == [SUCCEEDED] * 4
-    assert sorted(bench.head.told()["submissions"]) == sorted(ids), "nothing was started twice"
+    assert sorted(bench.started()) == sorted(ids), "nothing was started twice"
 
 
 @pytest.mark.parametrize("reports_to", ["a", "b"])
@@ -145,4 +145,4 @@ def test_a_service_that_stood_still_past_its_lease_changes_nothing_when_it_goes_
     bench.wait_until(lambda: owner not in bench.owners(), "another owner of both")
     os.kill(frozen.process.pid, signal.SIGCONT)
     assert bench.settled(ids) == [SUCCEEDED] * 2
-    assert sorted(bench.head.told()["submissions"]) == sorted(ids)
+    assert sorted(bench.started()) == sorted(ids)

@@ -27,7 +27,7 @@ def test_killed_while_experiments_are_queued(bench: FaultBench) -> None:
         bench.kill()
     bench.start()
     assert bench.settled(ids) == [SUCCEEDED] * 3
-    assert bench.head.told()["submissions"] == ids
+    assert bench.started() == ids
 
 
 @pytest.mark.parametrize("submit_first", [True, False])
@@ -51,7 +51,7 @@ def test_killed_while_the_job_starts(bench: FaultBench) -> None:
         bench.kill()
     bench.start()
     assert bench.settled([identifier]) == [SUCCEEDED]
-    assert bench.head.told()["submissions"] == [identifier]
+    assert bench.started() == [identifier]
 
 
 def test_killed_while_the_job_runs_and_ends(bench: FaultBench) -> None:
@@ -67,7 +67,7 @@ def test_killed_while_the_job_runs_and_ends(bench: FaultBench) -> None:
         bench.kill()
     bench.start()
     assert bench.settled([identifier]) == [SUCCEEDED]
-    assert bench.head.told()["submissions"] == [identifier]
+    assert bench.started() == [identifier]
 
 
 def test_killed_again_and_again_while_it_ingests(bench: FaultBench) -> None:
@@ -78,7 +78,7 @@ def test_killed_again_and_again_while_it_ingests(bench: FaultBench) -> None:
         bench.kill()
         bench.start()
     assert bench.settled(ids) == [SUCCEEDED] * 3
-    assert sorted(bench.head.told()["submissions"]) == sorted(ids)
+    assert sorted(bench.started()) == sorted(ids)
 
 
 def test_killed_with_a_cancel_on_its_way(bench: FaultBench) -> None:

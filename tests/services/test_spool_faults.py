@@ -31,7 +31,7 @@ def test_what_is_said_while_the_disk_is_full_lands_when_there_is_room(bench: Fau
         time.sleep(1)
         assert bench.landed(identifier) == before, "nothing reaches the disk"
     assert bench.settled([identifier]) == [SUCCEEDED]
-    assert bench.head.told()["submissions"] == [identifier]
+    assert bench.started() == [identifier]
 
 
 def test_a_job_that_could_not_write_down_what_it_did_is_made_again_and_says_why(bench: FaultBench) -> None:
