@@ -1,11 +1,12 @@
 """The service under load, beside a real MLflow server on the same machine, in one run.
 
-    python -m benchmarks.service [--mlflow PYTHON] [--only peers submit watchers archive start]
+    python -m benchmarks.service [--mlflow PYTHON] [--only peers floor submit watchers archive start]
         [--databases sqlite postgresql] [--rounds 3] [--seconds 10] [--samples 10000000] [--append] [--out FILE]
 
 `peers`: both servers, one at a time in shuffled order, each on a fresh database: runs created (four clients),
-metric points stored (four clients, a thousand a request), a history of 16,000 points, a search. `submit`: latency
-of submissions at 100 a second. `watchers`: submissions with and without fifty live event streams.
+metric points stored (four clients, a thousand a request), a history of 16,000 points, a search. `floor`: what the
+same four clients get from the web stack alone. `submit`: latency of submissions at 100 a second. `watchers`:
+submissions with and without fifty live event streams, in pairs.
 `archive`: ten million power samples. `start`: from the command to an answer.
 
 MLflow runs from an environment of its own: `--mlflow` names its interpreter; without it one is made for the
@@ -35,8 +36,10 @@ from benchmarks.power_archive import fill
 from benchmarks.record import record, recorded_rows
 from benchmarks.tracking_servers import (
     POINTS_PER_BATCH,
+    Bare,
     Ghostwatt,
     Server,
+    serving_bare,
     serving_ghostwatt,
     serving_mlflow,
 )
@@ -47,7 +50,9 @@ CLIENTS = 4
 HISTORY_POINTS = 16_000
 SUBMISSIONS_PER_S = 100
 WATCHERS = 50
-PARTS = ("peers", "submit", "watchers", "archive", "start")
+WATCHED_PAIRS = 6
+"""Pairs of a round, with and without streams: a host's hiccup spoils one of them."""
+PARTS = ("peers", "floor", "submit", "watchers", "archive", "start")
 
 Row = dict[str, Any]
 Fresh = Callable[[], str]
@@ -159,6 +164,16 @@ def _measure(server: Server, seconds: float) -> Row:
     }
 
 
+def floor(arguments: argparse.Namespace, folder: Path, _fresh: Fresh) -> list[Row]:
+    """The bodies of submissions sent to a route that only reads their JSON: what no service on this stack exceeds."""
+    with serving_bare(_place(folder)) as server:
+        one_by_one(server.url, [server.create(0)], 20)
+        return [
+            {"round": number + 1, "answers_per_s": _creating(server, arguments.seconds).per_second}
+            for number in range(arguments.rounds)
+        ]
+
+
 def submit(arguments: argparse.Namespace, folder: Path, fresh: Fresh) -> list[Row]:
     """Latency of submissions at a steady rate, by round."""
     with serving_ghostwatt(_place(folder), fresh()) as server:
@@ -179,19 +194,20 @@ def submit(arguments: argparse.Namespace, folder: Path, fresh: Fresh) -> list[Ro
 
 
 def watchers(arguments: argparse.Namespace, folder: Path, fresh: Fresh) -> list[Row]:
-    """Submissions a second with no stream open and with fifty, in turn."""
+    """Submissions a second with no stream open and with fifty, in pairs whose order alternates."""
     with serving_ghostwatt(_place(folder), fresh()) as server:
         watched = [run.experiment_id for run in server.begin_runs(5)]
+        _creating(server, arguments.seconds)  # neither side has the cold start
         rows = []
-        for number in range(arguments.rounds):
+        for number in range(WATCHED_PAIRS * arguments.rounds):
             for streams in (0, WATCHERS) if number % 2 == 0 else (WATCHERS, 0):
                 with watching(server.url, [watched[each % len(watched)] for each in range(streams)]):
-                    load = _creating(server, arguments.seconds)
-                rows.append({"round": number + 1, "streams": streams, "created_per_s": load.per_second})
+                    load = _creating(server, arguments.seconds / 2)
+                rows.append({"pair": number + 1, "streams": streams, "created_per_s": load.per_second})
         return rows
 
 
-def _creating(server: Ghostwatt, seconds: float) -> Load:
+def _creating(server: Ghostwatt | Bare, seconds: float) -> Load:
     numbers = count()
     return closed_loop(
         server.url, CLIENTS, seconds, lambda _client: (server.create(next(numbers)) for _ in count())
@@ -273,6 +289,7 @@ def _mlflow_environment(folder: Path) -> Path:
 
 RUN: dict[str, Callable[[argparse.Namespace, Path, Fresh], list[Row]]] = {
     "peers": peers,
+    "floor": floor,
     "submit": submit,
     "watchers": watchers,
     "archive": archive,

@@ -8,8 +8,9 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,6 +151,17 @@ class Ghostwatt:
 
 
 @dataclass(frozen=True)
+class Bare:
+    """A server that stores nothing."""
+
+    url: str
+
+    def create(self, number: int) -> Ask:
+        """The same request as Ghostwatt's."""
+        return Ghostwatt(self.url, "").create(number)
+
+
+@dataclass(frozen=True)
 class MlflowRun:
     """A run of MLflow."""
 
@@ -220,6 +232,18 @@ def serving_ghostwatt(folder: Path, database_url: str) -> Iterator[Ghostwatt]:
 
 
 @contextmanager
+def serving_bare(folder: Path) -> Iterator[Bare]:
+    """Starts `benchmarks/bare_server.py` with the web server that Ghostwatt has, and ends it."""
+    port = free_port(0)
+    command = [sys.executable, "-m", "uvicorn", "benchmarks.bare_server:app", "--port", str(port)]
+    command += ["--no-access-log", "--log-level", "warning"]
+    with _child(command, folder / "bare.log") as process:
+        url = f"http://127.0.0.1:{port}"
+        _wait_until_up(process, folder / "bare.log", url, "/healthz")
+        yield Bare(url)
+
+
+@contextmanager
 def serving_mlflow(folder: Path, database_url: str, python: Path) -> Iterator[Mlflow]:
     """Starts `mlflow server` from another environment and ends it."""
     port = free_port(0)
@@ -229,15 +253,23 @@ def serving_mlflow(folder: Path, database_url: str, python: Path) -> Iterator[Ml
     command += ["--default-artifact-root", str(folder / "artifacts")]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     log = folder / "mlflow.log"
+    with _child(command, log, environment) as process:
+        _wait_until_up(process, log, url, "/health")
+        yield Mlflow(url)
+
+
+@contextmanager
+def _child(
+    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
     try:
-        _wait_until_up(process, log, url, "/health")
-        yield Mlflow(url)
+        yield process
     finally:
-        # The whole session: MLflow's server is a child of its command.
+        # The whole session: a server may be a child of its command.
         os.killpg(process.pid, signal.SIGTERM)
         process.wait(timeout=60)
 

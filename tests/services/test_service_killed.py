@@ -1,14 +1,21 @@
 """The service is killed at every point of an experiment's life, and started again: the experiment succeeds."""
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from client import GhostwattClient
+from client.errors import ServiceUnreachable
+from client.models import Occurrence
 from services.states import ExperimentState
 from tests.services.fake_job import Behaviour
 from tests.services.fault_bench import SUCCEEDED, FaultBench, faults
+
+WATCHERS = 3
 
 pytestmark = pytest.mark.timeout(900)  # services are started several times, on machines that may be busy
 
@@ -92,6 +99,49 @@ def test_killed_with_a_cancel_on_its_way(bench: FaultBench) -> None:
         bench.head.control(status=200)
         bench.start()
         assert bench.settled([identifier]) == [("cancelled", "cancelled_by_user")]
+
+
+def test_who_watches_a_service_that_is_killed_misses_nothing_and_sees_nothing_twice(
+    bench: FaultBench,
+) -> None:
+    """Each takes its stream up again after the last thing that it saw, at a process that never knew it."""
+    url = bench.start().url
+    with bench.head.held("running"):
+        identifier = bench.submit()
+        bench.wait_for_state(identifier, ExperimentState.RUNNING)
+    with ThreadPoolExecutor(WATCHERS) as pool:
+        seen: list[list[Occurrence]] = [[] for _ in range(WATCHERS)]
+        watchers = [pool.submit(_watch, url, identifier, each) for each in seen]
+        with bench.head.held("finishing"):
+            for so_far in (2, 5):
+                bench.wait_until(partial(_have_seen_more_than, seen, so_far), "watchers who saw something")
+                bench.kill()
+                bench.start()
+        assert bench.settled([identifier]) == [SUCCEEDED]
+        breaks = [watcher.result(timeout=120) for watcher in watchers]
+    with GhostwattClient(url) as client:
+        whole = list(client.events(identifier))
+    assert whole[-1].is_last
+    assert [each == whole for each in seen] == [True] * WATCHERS
+    assert min(breaks) >= 2, "every stream broke off with each death"
+
+
+def _watch(url: str, identifier: str, seen: list[Occurrence]) -> int:
+    """Sees an experiment to its end over as many connections as it takes; how many broke off."""
+    breaks = 0
+    with GhostwattClient(url) as client:
+        while not seen or not seen[-1].is_last:
+            try:
+                for each in client.events(identifier, after=seen[-1].id if seen else None):
+                    seen.append(each)
+            except ServiceUnreachable:
+                breaks += 1
+                time.sleep(0.1)
+    return breaks
+
+
+def _have_seen_more_than(seen: list[list[Occurrence]], number: int) -> bool:
+    return min(map(len, seen)) > number
 
 
 def _landed_more_than(bench: FaultBench, identifiers: list[str], number: int) -> bool:
