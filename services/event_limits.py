@@ -1,4 +1,4 @@
-"""What an event may hold to be stored: numbers that fit their columns, text that a database takes."""
+"""What an event may hold to be stored: numbers that fit their columns, text that a database takes and has no secret."""
 
 import json
 import math
@@ -18,6 +18,7 @@ from phantom_core.protocol import (
     Window,
 )
 from services.moves import SERVICE
+from services.scrubbing import scrubbed
 
 MOST_ATTEMPTS = 32_767
 LARGEST = 2**63 - 1
@@ -25,6 +26,7 @@ MOST_TEXT = 4_000
 """Characters of a message or reason that are kept."""
 MOST_NAME = 255
 """Characters of a host's or device's name that are kept."""
+_LONGEST_SECRET = 1_000
 _YEARS = range(1970, 9_000)
 
 
@@ -56,8 +58,11 @@ def refusal(event: Event, experiment_id: str) -> str | None:
 
 
 def text(value: str | None, most: int = MOST_TEXT) -> str | None:
-    """Text that every database takes: no NUL, and not endless."""
-    return None if value is None else value.replace("\x00", "\ufffd")[:most]
+    """Text as it is kept: no NUL, which no database takes, not endless, and without what looks like a secret."""
+    if value is None:
+        return None
+    # More than is kept, so that no secret is cut in two before it is looked for.
+    return scrubbed(value[: most + _LONGEST_SECRET].replace("\x00", "\ufffd"))[:most]
 
 
 def name(value: str) -> str:

@@ -26,6 +26,7 @@ from services.cluster import (
 from services.database import Database
 from services.deadlines import Deadlines, Ending, Stood, age_s
 from services.errors import LeaseLost
+from services.event_limits import text
 from services.groups import Shape
 from services.job_ends import judged
 from services.leases import FollowView, IngestToken, Lease
@@ -242,7 +243,7 @@ class Follower:
     def _begin_anew(self, view: FollowView, reason: Reason, message: str) -> bool:
         """Another attempt, in a worker group of its own: what befell this one may be the group's fault."""
         log.warning("%s: attempt %d: %s", self.lease.experiment_id, view.attempt, message)
-        self._token = leases.begin_attempt(self._db, self.lease, reason=reason, message=message)
+        self._token = leases.begin_attempt(self._db, self.lease, reason=reason, message=text(message))
         self._group_token = None
         return True
 
@@ -274,7 +275,8 @@ class Follower:
 
     def _finish(self, ending: Ending) -> bool:
         log.info("%s: %s (%s)", self.lease.experiment_id, ending.state, ending.reason)
-        leases.finish(self._db, self.lease, ending.state, ending.reason, ending.message)
+        # Ray's words may be in it, and in those what the job was started with, its token too.
+        leases.finish(self._db, self.lease, ending.state, ending.reason, text(ending.message))
         return False
 
 

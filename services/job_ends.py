@@ -7,10 +7,13 @@ from services.deadlines import Ending
 from services.event_limits import text
 from services.leases import FollowView
 from services.log_shares import share_of
+from services.scrubbing import scrubbed
 from services.states import ExperimentState
 
 LOG_TAIL_CHARACTERS = 2_000
 """Most of a log that a message quotes."""
+LOOKED_THROUGH = 2**16
+"""Characters at a log's end in which secrets are looked for."""
 
 
 def judged(
@@ -61,4 +64,6 @@ def _log_tail(db: Database, cluster: Cluster, experiment_id: str, job: str, atte
         return ""
     with db.read() as session:
         share = share_of(session, experiment_id, attempt, log_text)
-    return log_text[share.begin : share.end][-LOG_TAIL_CHARACTERS:].strip()
+    # Much more than is quoted, so that no secret is cut in two before it is looked for.
+    end = log_text[share.begin : share.end][-LOOKED_THROUGH:]
+    return scrubbed(end)[-LOG_TAIL_CHARACTERS:].strip()

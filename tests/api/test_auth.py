@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute
 
 from api import errors
+from api.app import create_app
 from api.auth import authorize, needed_scope, unguarded
 from api.routes import ROUTERS
 from services import keys, leases
@@ -44,6 +45,14 @@ def test_every_route_says_what_it_needs() -> None:
     scopes = {scope for _, _, scope in routes()}
     assert scopes == {"nothing", "read", "submit", "admin", "ingest"}
     assert {path for _, path, scope in routes() if scope == "nothing"} == {"/healthz", "/readyz"}
+
+
+def test_only_files_of_the_pages_are_served_beside_the_routes_that_are_walked(tmp_path: Path) -> None:
+    """The tests below ask all of `ROUTERS`; an address that the app got from elsewhere would escape them."""
+    walked = {getattr(route, "path", "") for router in ROUTERS for route in router.routes}
+    app = create_app(Settings(data_dir=tmp_path))
+    others = {path for route in app.routes if (path := getattr(route, "path", None)) is not None} - walked
+    assert others == {"/static", "/static/swagger-ui"}
 
 
 def test_a_route_that_says_nothing_is_found_and_denied(ask: Ask) -> None:

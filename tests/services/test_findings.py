@@ -1,5 +1,6 @@
 """Verdicts across experiments: found by what the arm was, where it ran, and what it saved."""
 
+from datetime import timedelta
 from typing import Literal
 
 import pytest
@@ -10,7 +11,7 @@ from services import experiments, findings
 from services.database import Database
 from services.errors import QueryError
 from services.findings import FindingFilter
-from services.tables import Comparison, Device
+from services.tables import Comparison, Device, Experiment
 from services.views import FindingView
 from tests.services.simulated_job import Figures, ran, spec
 
@@ -77,6 +78,21 @@ def test_estimates_and_unequal_losses_can_be_left_out(database: Database) -> Non
             )
         assert found(database, strategy="phantom") == [(identifier, "phantom")]
         assert found(database, strategy="phantom", measured=True, equal_loss=True) == []
+
+
+def test_arms_are_found_by_the_date_of_their_experiment(database: Database) -> None:
+    earlier, later = saved(database, 0.4), saved(database, 0.4)
+    with database.write() as session:
+        moment = session.get_one(Experiment, later).submitted_at
+        session.get_one(Experiment, earlier).submitted_at = moment - timedelta(days=2)
+    phantom = {"strategy": "phantom"}
+    a_day_before = moment - timedelta(days=1)
+    assert found(database, **phantom, submitted_after=a_day_before) == [(later, "phantom")]
+    assert found(database, **phantom, submitted_before=a_day_before) == [(earlier, "phantom")]
+    assert found(database, **phantom, submitted_after=moment) == [(later, "phantom")], "at or after"
+    assert found(database, **phantom, submitted_before=moment) == [(earlier, "phantom")], "and not at"
+    between = {"submitted_after": moment - timedelta(days=3), "submitted_before": a_day_before}
+    assert found(database, **phantom, **between) == [(earlier, "phantom")]
 
 
 def test_what_has_not_ended_says_nothing_yet(database: Database) -> None:

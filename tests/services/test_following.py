@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from phantom_core.capacity import Capacity
 from phantom_core.protocol import ExperimentFinished, Reason
 from services import experiments, following, keys, leases
 from services.cluster import Cluster, ClusterError, ClusterRefused, JobState
+from services.columns import Base
 from services.database import Database, now
 from services.errors import KeyRefused
 from services.following import job_id
@@ -196,6 +197,52 @@ def test_a_log_that_no_database_takes_is_stored_without_what_it_does_not(bench: 
     assert bench.experiment.state == "failed"
     assert "\x00" not in (bench.experiment.message or "")
     assert len(bench.experiment.message or "") < 10_000
+
+
+SECRETS = (
+    f"gw_{'a' * 16}_{'S3cret-_x' * 5}",
+    "postgresql://ghostwatt:hunter22@db.internal/ghostwatt",
+    "Authorization: Bearer abc.def-ghi~jkl",
+)
+PARTS = ("S3cret", "hunter22", "abc.def")
+
+
+def everything(database: Database) -> str:
+    """All rows of all tables, as text."""
+    with database.read() as session:
+        return "\n".join(
+            repr(row) for table in Base.metadata.sorted_tables for row in session.execute(select(table)).all()
+        )
+
+
+@pytest.mark.parametrize("padding", ["", "x" * 1_980])
+def test_secrets_that_a_job_printed_are_in_no_message(bench: Bench, padding: str) -> None:
+    """Nor in the log of what happened; with the padding, the end that is quoted begins within the first of them."""
+    bench.running()
+    for attempt in (1, 2):
+        bench.ray_says("FAILED", f"exit code 1 of {' '.join(SECRETS)}", attempt=attempt)
+    bench.cluster.printed = "\n".join((*SECRETS, "the last line" + padding))
+    bench.steps_to_the_end()
+    assert "the last line" in (bench.experiment.message or "")
+    assert "[secret]" in (bench.experiment.message or "")
+    assert [part for part in PARTS if part in everything(bench.db)] == []
+
+
+def test_secrets_that_ranks_report_are_in_no_message(bench: Bench) -> None:
+    job = bench.running()
+    told = f"no such column; {' '.join(SECRETS)}"
+    bench.reports(ExperimentFinished(outcome="failed", reason=Reason.TASK_ERROR, message=told), job)
+    bench.ray_says("FAILED")
+    bench.steps_to_the_end()
+    assert (bench.experiment.message or "").startswith("no such column; gw_aaaaaaaaaaaaaaaa_[secret]")
+    assert [part for part in PARTS if part in everything(bench.db)] == []
+
+
+def test_secrets_in_a_refusal_of_rays_are_in_no_message(bench: Bench) -> None:
+    bench.cluster.submitting = [ClusterRefused(f"runtime_env: {' '.join(SECRETS)}")]
+    bench.steps_to_the_end()
+    assert bench.ended_as == ("failed", Reason.SUBMIT_FAILED)
+    assert [part for part in PARTS if part in everything(bench.db)] == []
 
 
 @pytest.mark.parametrize(
