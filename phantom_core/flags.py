@@ -110,7 +110,8 @@ FLAGS: dict[Flag, FlagMeaning] = {
     ),
     Flag.HARDWARE_DIFFERS: FlagMeaning("The arms ran on different boards.", True),
     Flag.CLOCKS_DIFFER: FlagMeaning(
-        "The arms ran under different clock or power limits, or a limit was changed while the experiment ran.",
+        "The arms ran under different power limits, or a limit was changed while the experiment ran; "
+        "limits on clocks are not seen.",
         True,
     ),
     Flag.DTYPE_DIFFERS: FlagMeaning(
