@@ -69,7 +69,7 @@ def memory_problems(plan: Plan, arms: Sequence[LocatedArm], capacity: Capacity) 
     greediest: dict[int, tuple[int, SpecProblem]] = {}
     for arm in arms:
         p = arm.planned.arm.world_size
-        memory = arm_cost(arm.planned, shape, placement).memory
+        memory = arm_cost(arm.planned, shape, placement, one_pass=on_gpus).memory
         data = 0 if rows is None else data_bytes(rows, shape, placement, p)
         needed = (memory.peak_bytes + data) * (1 if on_gpus else p)
         if needed <= max(has, greediest[arm.index][0] if arm.index in greediest else 0):

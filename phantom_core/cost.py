@@ -64,9 +64,8 @@ class MemoryEstimate:
     gradients_bytes: int
     """Their gradients."""
     optimizer_bytes: int
-    """AdamW's two moments or SGD's momentum; for bfloat16 also float32 masters, and gradients of the small ones.
-
-    Large weights are taken to be updated in one pass, as on CUDA with Triton (`training.update_kernels`)."""
+    """AdamW's two moments or SGD's momentum; for bfloat16 also float32 masters, and float32 gradients of those that
+    are not updated in one pass (`training.optimizers`)."""
     activations_bytes: int
     """One batch of features, and what backward needs."""
     transient_bytes: int
@@ -125,13 +124,17 @@ class ArmCost:
         return sum(collective.calls for collective in self.collectives)
 
 
-def arm_cost(planned: "PlannedArm", shape: TaskShape, placement: FeaturePlacement) -> ArmCost:
+def arm_cost(
+    planned: "PlannedArm", shape: TaskShape, placement: FeaturePlacement, *, one_pass: bool = True
+) -> ArmCost:
     """What a planned arm costs per step and rank.
 
     Args:
         planned: The arm with its model and recipe; shapes must divide (`checks.check` says where they don't).
         shape: Features and outputs of the task.
         placement: Whether ranks see all features or a part each.
+        one_pass: Whether bfloat16 weights can be updated in one pass, as on CUDA with Triton
+            (`training.update_kernels`); elsewhere every one has a float32 gradient. Only memory depends on it.
 
     Returns:
         Its cost.
@@ -152,7 +155,9 @@ def arm_cost(planned: "PlannedArm", shape: TaskShape, placement: FeaturePlacemen
         forward_flops_per_rank=forward,
         step_flops_per_rank=forward + backward + forward_again,
         collectives=_collectives(layers, anew, element_bytes, p),
-        memory=_memory(layers, model, training, own + replicated, b * features_per_rank(shape, placement, p)),
+        memory=_memory(
+            layers, model, training, own + replicated, b * features_per_rank(shape, placement, p), one_pass
+        ),
         notes=tuple(_notes(arm, model)),
     )
 
@@ -189,13 +194,17 @@ def _memory(
     training: TrainingSpec,
     parameters: int,
     features: int,
+    one_pass: bool,
 ) -> MemoryEstimate:
     element_bytes = bytes_per_number(model.dtype)
     moments = 2 if training.optimizer == "adamw" else int(training.momentum > 0)
-    # bfloat16 weights are updated through float32 masters, which have gradients and moments of their own.
+    # bfloat16 weights are updated through float32 masters, which have moments of their own.
     rounded = model.dtype == "bfloat16"
     state_bytes = parameters * (4 * (1 + moments) if rounded else element_bytes * moments)
-    if rounded:
+    if rounded and not one_pass:
+        state_bytes += 4 * parameters
+    elif rounded and training.update == "after":
+        # Together at the step's end the small ones are torch's, which wants gradients in the masters' format.
         state_bytes += 4 * sum(
             (layer.own_parameters + layer.replicated_parameters) * count
             for layer, count in layers

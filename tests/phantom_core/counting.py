@@ -83,7 +83,7 @@ def count(arm: Arm, placement: FeaturePlacement, p: int, **changes: Any) -> Coun
     """Runs on every rank of p: builds the arm's network and counts one step of it."""
     plan, shape = planned(arm, **changes)
     ffn = build_ffn(plan, shape, placement)
-    cost = arm_cost(plan, shape, placement)
+    cost = arm_cost(plan, shape, placement, one_pass=False)
     rows = plan.training.batch_size
     features = torch.randn(rows, shape.features // (p if placement == "split" else 1), dtype=dtype_of(ffn))
     targets = torch.randn(rows, shape.outputs, dtype=dtype_of(ffn))
