@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from api.context import context_of
 from api.errors import MAX_FIELD_PROBLEMS, ApiError, FieldProblem, field_problem, shown, validation_problems
 from api.heavy import HEAVY_JSON_BYTES, HEAVY_YAML_BYTES
+from phantom_core.described import describe
 from phantom_core.documents import DocumentError, parse_json, parse_yaml
 from phantom_core.problems import problems_of
 from phantom_core.spec import ExperimentSpec
@@ -20,7 +21,7 @@ YAML_TYPES = frozenset({"application/yaml", "application/x-yaml", "text/yaml", "
 class Pause(BaseModel):
     """Why the queue is paused."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", json_schema_extra=describe)
 
     reason: Annotated[
         str,

@@ -21,6 +21,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
+from phantom_core.described import describe
+
 MEDIA_TYPE = "application/problem+json"
 MAX_FIELD_PROBLEMS = 50
 """Most field problems in one answer; more help nobody and a hostile body could ask for millions."""
@@ -31,7 +33,7 @@ MAX_SHOWN_CHARACTERS = 200
 class FieldProblem(BaseModel):
     """What is wrong with one field."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid", json_schema_extra=describe)
 
     field: str
     """Where, with dots: `arms.1.ghosts`, `query.limit`; `body` for the document as a whole."""
@@ -43,26 +45,25 @@ class FieldProblem(BaseModel):
     """The reason and the way out."""
 
 
+def _show_problem(schema: dict[str, Any], model: type[BaseModel]) -> None:
+    describe(schema, model)
+    schema["examples"] = [
+        {
+            "type": "urn:ghostwatt:problem:not-found",
+            "title": "Not Found",
+            "status": 404,
+            "detail": "no experiment has the id exp_01",
+            "code": "not-found",
+            "request_id": "5f0c8f9e2d3b4a6c8e7f",
+            "errors": [],
+        }
+    ]
+
+
 class Problem(BaseModel):
     """A problem document (RFC 9457)."""
 
-    model_config = ConfigDict(
-        use_attribute_docstrings=True,
-        extra="forbid",
-        json_schema_extra={
-            "examples": [
-                {
-                    "type": "urn:ghostwatt:problem:not-found",
-                    "title": "Not Found",
-                    "status": 404,
-                    "detail": "no experiment has the id exp_01",
-                    "code": "not-found",
-                    "request_id": "5f0c8f9e2d3b4a6c8e7f",
-                    "errors": [],
-                }
-            ]
-        },
-    )
+    model_config = ConfigDict(extra="forbid", json_schema_extra=_show_problem)
 
     type: str
     """`urn:ghostwatt:problem:` and the code."""

@@ -21,19 +21,26 @@ def describe(schema: dict[str, Any], model: type[BaseModel]) -> None:
         model: The model; docstrings of its bases count, too.
     """
     properties = schema.get("properties", {})
-    for owner in model.__mro__:
-        if owner is BaseModel:
-            return
-        for name, text in docstrings_of(owner).items():
-            field = model.model_fields.get(name)
-            place = properties.get(name if field is None or field.alias is None else field.alias)
-            if place is not None:
-                place.setdefault("description", text)
+    for name, text in _with_bases(model).items():
+        field = model.model_fields.get(name)
+        place = properties.get(name if field is None or field.alias is None else field.alias)
+        if place is not None:
+            place.setdefault("description", text)
+
+
+def description_of(model: type[BaseModel], name: str) -> str:
+    """What a field says of itself, in its own words or in a docstring; empty if it says nothing."""
+    return model.model_fields[name].description or _with_bases(model).get(name, "")
 
 
 def docstrings_of(model: type) -> dict[str, str]:
     """Docstrings below a class's own annotated names; none where its source is not at hand."""
     return _docstrings(model.__module__).get(model.__qualname__, {})
+
+
+def _with_bases(model: type[BaseModel]) -> dict[str, str]:
+    own = model.__mro__[: model.__mro__.index(BaseModel)]
+    return {name: text for owner in reversed(own) for name, text in docstrings_of(owner).items()}
 
 
 @cache

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from phantom_core.described import description_of
 from phantom_core.spec import ExperimentSpec, SpecModel
 
 Severity = Literal["error", "warning"]
@@ -122,7 +123,7 @@ def _message(
         known = f"; known are {', '.join(fields)}" if fields else ""
         return f"{name!r} is no field here{guess}{known}"
     if kind == "missing":
-        meaning = (owner.model_fields[name].description or "") if owner and name in fields else ""
+        meaning = description_of(owner, name) if owner is not None and name in fields else ""
         return f"{name!r} is missing and has no default; add it{': ' + meaning if meaning else ''}"
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         tag = str(context.get("discriminator", "kind")).strip("'")

@@ -21,6 +21,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticKnownError
 
+from phantom_core.described import describe
 from phantom_core.documents import parse_document as parse_document
 from phantom_core.intervals import FEWEST_SEQUENTIAL_PAIRS
 
@@ -58,7 +59,7 @@ UpdateTiming = Literal["overlapped", "after"]
 class SpecModel(BaseModel):
     """Frozen; unknown fields, NaN and infinities refused; a field's docstring is its description."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, json_schema_extra=describe)
 
 
 class TeacherTask(SpecModel):

@@ -8,6 +8,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session, load_only, undefer
 
+from phantom_core.described import describe
 from phantom_core.flags import Flag
 from services import cursors, timings
 from services.database import Database, now
@@ -41,7 +42,7 @@ SearchedText = Annotated[str, Field(max_length=200, pattern=r"^[^\x00]*$")]
 class ExperimentFilter(BaseModel):
     """What to list; None and empty leave a condition out, and all that are given must hold."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=describe)
 
     states: tuple[ExperimentState, ...] = ()
     """Any of these states."""

@@ -4,11 +4,29 @@ from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import JSON, BigInteger, CheckConstraint, Integer, LargeBinary, MetaData, String, Table
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase
+from sqlalchemy.types import TypeDecorator, TypeEngine
 
-Json = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
-"""JSON text on SQLite, JSONB on PostgreSQL; Python's None is SQL's NULL."""
+
+class JsonDocument(TypeDecorator[Any]):
+    """JSON text on SQLite, JSONB on PostgreSQL; Python's None is SQL's NULL."""
+
+    impl = JSON(none_as_null=True)
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """The type on one kind of database."""
+        if dialect.name != "postgresql":
+            return super().load_dialect_impl(dialect)
+        # Not at the top: a service on SQLite would import all of PostgreSQL's dialect for one name.
+        from sqlalchemy.dialects.postgresql import JSONB
+
+        return dialect.type_descriptor(JSONB(none_as_null=True))
+
+
+Json = JsonDocument()
+"""Any JSON value."""
 
 Key = BigInteger().with_variant(Integer(), "sqlite")
 """A counted key. SQLite counts by itself only in a column that is declared INTEGER."""

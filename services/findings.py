@@ -7,6 +7,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from sqlalchemy import ColumnElement, Select, select, tuple_
 from sqlalchemy.orm import Session, aliased
 
+from phantom_core.described import describe
 from services import cursors
 from services.catalogue import SearchedText
 from services.database import Database
@@ -21,7 +22,7 @@ AT_TARGET = tuple(metric.name for metric in METRICS if metric.of_target)
 class FindingFilter(BaseModel):
     """What to find; None and empty leave a condition out, and all that are given must hold."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, json_schema_extra=describe)
 
     metric: SearchedText | None = None
     """This metric; None takes each experiment's primary one."""

@@ -9,12 +9,13 @@ from sqlalchemy.orm import Session
 
 from services.database import Database
 from services.errors import NotFound, QueryError
-from services.power_history import power_history
 from services.tables import Event, Experiment, Metric, Run
 from services.views import EventView, MetricHistory, MetricSeries
 
-__all__ = ["events_after", "metric_history", "power_history"]
-
+DEFAULT_POINTS = 2_000
+"""Points per series unless asked otherwise."""
+MOST_POINTS = 20_000
+"""Points per series at most."""
 MOST_EVENTS = 1_000
 """Log entries in one answer."""
 

@@ -21,7 +21,8 @@ from services.tables import Attempt, Experiment, Run
 from services.tables import Event as EventRow
 from services.upserts import insert_new
 from services.views import IngestResult
-from services.window_samples import look, windows_near, windows_of
+from services.window_rows import windows_of
+from services.window_samples import look, windows_near
 
 Identity = tuple[str, int, str, int]
 """Subject, attempt, source, seq."""

@@ -18,7 +18,7 @@ from services.summaries import name_of
 from services.tables import BoardStateBlock, Device, Experiment, PowerSample
 from services.tables import Window as WindowRow
 from services.upserts import insert_new
-from services.window_samples import Span
+from services.window_rows import Span
 
 DeviceKeys = dict[tuple[str, str], int]
 

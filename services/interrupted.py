@@ -12,13 +12,8 @@ from sqlalchemy.orm import Session
 
 from phantom_core.meters.integration import integrate_power
 from services.tables import Attempt, PowerSample, Run, Window
-from services.window_rows import WindowRow
-from services.window_samples import Seen, Span
-
-
-def is_cut_off(attempt: Attempt) -> bool:
-    """Whether it began, has ended, and its ranks never said how."""
-    return attempt.started_at is not None and attempt.outcome is not None and attempt.finish is None
+from services.window_rows import Span, WindowRow
+from services.window_samples import Seen
 
 
 def interrupted_energy(

@@ -11,15 +11,12 @@ from sqlalchemy.orm import Session
 
 from services.database import Database
 from services.errors import NotFound, QueryError
+from services.histories import DEFAULT_POINTS, MOST_POINTS
 from services.power_blocks import LONGEST_BLOCK_S, Readings, joined, moment, unpack
 from services.run_windows import Stretch, stretches, windows
 from services.tables import PowerSample, Run
 from services.views import PowerHistory, PowerSeries
 
-DEFAULT_POINTS = 2_000
-"""Points per series unless asked otherwise."""
-MOST_POINTS = 20_000
-"""Points per series at most."""
 DECODED = 500
 """Blocks of a series that are still decoded; longer ones are merged from their blocks' own figures."""
 DECODED_SAMPLES = 50_000

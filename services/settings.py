@@ -9,6 +9,8 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from phantom_core.described import describe
+
 PREFIX = "GHOSTWATT_"
 """Start of every variable's name; the rest is the field's name in upper case."""
 
@@ -45,7 +47,7 @@ class Settings(BaseModel):
         extra="forbid",
         frozen=True,
         allow_inf_nan=False,
-        use_attribute_docstrings=True,
+        json_schema_extra=describe,
         hide_input_in_errors=True,
         validate_default=True,
     )

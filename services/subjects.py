@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from phantom_core.protocol import Event
 from services.tables import Attempt, Experiment, Run
-from services.window_samples import Span
+from services.window_rows import Span
 
 
 @dataclass(frozen=True)

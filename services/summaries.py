@@ -16,10 +16,8 @@ from phantom_core.meters.windows import methods_disagree, window_flags
 from phantom_core.protocol import RunFinished
 from phantom_core.spec import MeasurementSpec
 from services.idle_baseline import IdleBaseline, idle_baseline, net_energy
-from services.interrupted import interrupted_energy, is_cut_off
 from services.tables import Arm, Attempt, Device, Experiment, ExperimentAttempt, Run, Window
-from services.window_rows import WindowRow, window_rows
-from services.window_samples import look, windows_of
+from services.window_rows import WindowRow, window_rows, windows_of
 from services.window_sums import Sum, distinct, energy_or_integral, sum_over, total_energy
 
 LOST_AFTER_S = 2.0
@@ -100,7 +98,10 @@ def spent(
     charged = [window for window in distinct(windows) if window.charged]
     attempt.energy_mj, attempt.energy_reason = energy_or_integral(charged)
     attempt.energy_interrupted_mj = None
-    if is_cut_off(attempt):
+    if _is_cut_off(attempt):
+        # Not at the top, like `look` below: both bring NumPy, which a service needs at its first event, not to start.
+        from services.interrupted import interrupted_energy
+
         devices = _devices_of_arm(session, run, attempt)
         attempt.energy_interrupted_mj, said = interrupted_energy(
             session, run, attempt, charged, devices, experiment.sample_rate_hz
@@ -111,8 +112,15 @@ def spent(
 
 def cut_off(session: Session, experiment: Experiment, attempt: Attempt, run: Run) -> None:
     """The same for an attempt that has just been given up, of whose windows the samples were not looked at yet."""
+    from services.window_samples import look
+
     look(session, experiment, windows_of(session, [attempt]))
     spent(session, experiment, attempt, run, windows_of(session, [attempt]))
+
+
+def _is_cut_off(attempt: Attempt) -> bool:
+    """Whether it began, has ended, and its ranks never said how."""
+    return attempt.started_at is not None and attempt.outcome is not None and attempt.finish is None
 
 
 def ordered(flags: Iterable[str]) -> list[str]:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Row, inspect
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from services.columns import Base
@@ -29,7 +28,10 @@ def insert_new(
     """
     if not rows:
         return []
-    insert = sqlite.insert if session.get_bind().dialect.name == "sqlite" else postgresql.insert
+    if session.get_bind().dialect.name == "sqlite":
+        from sqlalchemy.dialects.sqlite import insert
+    else:
+        from sqlalchemy.dialects.postgresql import insert
     columns = returning or tuple(inspect(table).primary_key)
     statement = insert(table).on_conflict_do_nothing().returning(*columns)
     return session.execute(statement, list(rows)).all()

@@ -1,12 +1,12 @@
 """Windows as plain rows: a long run has thousands, and objects that the session watches are dear."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
-from services.tables import Window
+from services.tables import Attempt, Window
 
 
 class WindowRow(NamedTuple):
@@ -44,9 +44,29 @@ class WindowRow(NamedTuple):
         return self.started_monotonic_s + self.duration_s
 
 
+class Span(NamedTuple):
+    """Stretch of one device's time in which something new arrived."""
+
+    device_key: int
+    experiment_attempt: int
+    start_s: float
+    end_s: float
+
+
 _COLUMNS = [getattr(Window, name) for name in WindowRow._fields]
 
 
 def window_rows(session: Session, *conditions: ColumnElement[bool]) -> Sequence[WindowRow]:
     """All windows that meet the conditions, which may name attempts' columns besides windows'."""
     return [WindowRow._make(row) for row in session.execute(select(*_COLUMNS).where(*conditions))]
+
+
+def windows_of(session: Session, attempts: Iterable[Attempt]) -> list[WindowRow]:
+    """All windows of some attempts."""
+    return [
+        window
+        for attempt in attempts
+        for window in window_rows(
+            session, Window.run_key == attempt.run_key, Window.attempt == attempt.attempt
+        )
+    ]

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ from services.tables import (
     PowerSample,
     Window,
 )
-from services.window_rows import WindowRow, window_rows
+from services.window_rows import Span, WindowRow, window_rows
 
 T = TypeVar("T")
 
@@ -43,15 +43,6 @@ PREFERRED: tuple[PowerMethod, ...] = ("instant", "average", "estimate")
 """Which power is integrated where a device has several; momentary readings lag least."""
 ONE_RANK = OwnProcesses(1)
 """Who is taken to be on a device of which no rank has told yet."""
-
-
-class Span(NamedTuple):
-    """Stretch of one device's time in which something new arrived."""
-
-    device_key: int
-    experiment_attempt: int
-    start_s: float
-    end_s: float
 
 
 def windows_near(session: Session, spans: Iterable[Span]) -> list[WindowRow]:
@@ -70,17 +61,6 @@ def windows_near(session: Session, spans: Iterable[Span]) -> list[WindowRow]:
         )
         found.update((window.key, window) for window in near)
     return [found[key] for key in sorted(found)]
-
-
-def windows_of(session: Session, attempts: Iterable[Attempt]) -> list[WindowRow]:
-    """All windows of some attempts."""
-    return [
-        window
-        for attempt in attempts
-        for window in window_rows(
-            session, Window.run_key == attempt.run_key, Window.attempt == attempt.attempt
-        )
-    ]
 
 
 def look(session: Session, experiment: Experiment, windows: Iterable[WindowRow]) -> None:

@@ -4,14 +4,16 @@ import importlib.util
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jinja2
 from fastapi import FastAPI
 from starlette.responses import HTMLResponse
 from starlette.staticfiles import StaticFiles
 
 from api.pages import filters
+
+if TYPE_CHECKING:
+    import jinja2
 
 FOLDER = Path(__file__).parent
 
@@ -43,7 +45,10 @@ def swagger_ui_folder() -> Path:
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def _environment() -> "jinja2.Environment":
+    # Not at the top: programs ask for no pages, and the first person to look at one waits for it unnoticed.
+    import jinja2
+
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(FOLDER / "templates"),
         autoescape=True,

@@ -10,7 +10,7 @@ from api.openapi import problems
 from api.responses import answer
 from api.routes.experiments import ExperimentId
 from phantom_core.protocol import Assignment, EventBatch, GroupEnded, NextAnswer, NextRequest
-from services import assignments, group_calls, ingest
+from services import assignments, group_calls
 from services.views import IngestResult
 
 router = APIRouter(prefix="/internal/v1", tags=["internal"])
@@ -42,6 +42,9 @@ def assignment(job: JobDependency, experiment_id: ExperimentId, context: Context
 )
 def events(request: Request, job: JobDependency, body: RawBody, context: ContextDependency) -> Response:
     """Takes a batch of events; each is stored once, however often it is sent."""
+    # Not at the top: it brings NumPy, which nothing needs before the first job has something to tell.
+    from services import ingest
+
     check_content_type(request, JSON_TYPES)
     try:
         # Straight from bytes to events: no intermediate objects for what may be megabytes of samples.

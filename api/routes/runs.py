@@ -11,7 +11,7 @@ from api.openapi import problems
 from api.responses import cacheable
 from api.routes.experiments import Cursor, ExperimentId, Limit
 from services import histories, runs
-from services.power_history import DEFAULT_POINTS, MOST_POINTS, power_history
+from services.histories import DEFAULT_POINTS, MOST_POINTS
 from services.states import RunState
 from services.views import MetricHistory, Page, PowerHistory, RunView
 
@@ -120,5 +120,8 @@ def power(
     request: Request, run_id: RunId, query: Annotated[HistoryQuery, Query()], context: ContextDependency
 ) -> Response:
     """Sampled power during one run, with its windows. Long series are merged into buckets."""
+    # Not at the top: it brings NumPy, which takes as long to import as the whole service takes for many answers.
+    from services.power_history import power_history
+
     history = power_history(context.database, run_id, attempt=query.attempt, max_points=query.max_points)
     return cacheable(request, history)

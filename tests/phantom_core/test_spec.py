@@ -12,6 +12,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from phantom_core import spec as spec_module
+from phantom_core.described import description_of
 from phantom_core.spec import (
     ExperimentSpec,
     FileTask,
@@ -102,10 +103,9 @@ def test_json_and_yaml_say_the_same(document: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
 def test_every_field_is_documented(model: type[BaseModel]) -> None:
-    for name, field in model.model_fields.items():
+    for name in model.model_fields:
         if name not in ("kind", "strategy"):
-            assert field.description, f"{model.__name__}.{name}"
-            assert field.description.rstrip().endswith("."), f"{model.__name__}.{name}"
+            assert description_of(model, name).rstrip().endswith("."), f"{model.__name__}.{name}"
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import func, select, update
 
-from services import deletion, experiments, heartbeats, histories, housekeeping, runs
+from services import deletion, experiments, heartbeats, housekeeping, power_history, runs
 from services.columns import Base
 from services.database import Database, now
 from services.errors import NotFound
@@ -66,8 +66,8 @@ def test_old_power_samples_go_and_summaries_stay(database: Database) -> None:
     assert housekeeping.sweep(database, power_retention_days=30).pruned == 6 * 2 * 2
     assert housekeeping.sweep(database, power_retention_days=30).pruned == 0
     assert runs.get(database, f"{old}-r000-a00") == before
-    assert histories.power_history(database, f"{old}-r000-a00").series == ()
-    assert len(histories.power_history(database, f"{new}-r000-a00").series) == 2
+    assert power_history.power_history(database, f"{old}-r000-a00").series == ()
+    assert len(power_history.power_history(database, f"{new}-r000-a00").series) == 2
     with database.read() as session:
         assert session.execute(select(func.count()).select_from(PowerSample)).scalar_one() == 6 * 2 * 2
 

@@ -91,7 +91,7 @@ def varied(database: Database, seconds: int = 60) -> tuple[str, SimulatedJob]:
 
 def of_board(database: Database, run: str, max_points: int) -> PowerSeries:
     """The first board's series."""
-    (series,) = histories.power_history(database, run, max_points=max_points).series
+    (series,) = power_history.power_history(database, run, max_points=max_points).series
     assert series.device_uuid == uuid(0)
     return series
 
@@ -142,13 +142,13 @@ def test_a_bucket_of_failed_reads_only_is_unknown(database: Database) -> None:
             failed = tuple(None for _ in payload.power_mw)
             event = event.model_copy(update={"payload": payload.model_copy(update={"power_mw": failed})})
         deliver(database, job, [event])
-    for series in histories.power_history(database, run.run_id, max_points=10).series:
+    for series in power_history.power_history(database, run.run_id, max_points=10).series:
         assert set(series.power_mw) == set(series.least_mw) == {None}
 
 
 def test_power_shows_the_windows_beneath_it(database: Database) -> None:
     identifier = ran(database)
-    history = histories.power_history(database, f"{identifier}-r000-a00")
+    history = power_history.power_history(database, f"{identifier}-r000-a00")
     assert [(window.phase, window.number) for window in history.windows] == [
         ("setup", 0),
         ("setup", 0),
@@ -175,10 +175,10 @@ def test_windows_that_no_plot_could_tell_apart_are_merged(
         odd = [window for window in last if window.device_key == last[-1].device_key]
         odd[0].energy_mj, odd[0].reason = None, "counter lost"
         odd[4].flags = ["company"]
-    exact = histories.power_history(database, run).windows
+    exact = power_history.power_history(database, run).windows
     assert {window.merged for window in exact} == {1}
     monkeypatch.setattr(run_windows, "MOST_WINDOWS", 6)
-    merged = histories.power_history(database, run).windows
+    merged = power_history.power_history(database, run).windows
     assert [(window.phase, window.number, window.merged) for window in merged] == [
         (phase, number, count)
         for phase, number, count in (
@@ -203,14 +203,14 @@ def test_windows_that_no_plot_could_tell_apart_are_merged(
 
 def test_a_run_that_has_not_begun_has_no_power(database: Database) -> None:
     _, _, job = begun(database)
-    history = histories.power_history(database, job.assignment.runs[0].run_id)
+    history = power_history.power_history(database, job.assignment.runs[0].run_id)
     assert (history.series, history.windows) == ((), ())
 
 
 @pytest.mark.parametrize("points", [1, 20_001])
 def test_points_out_of_range_are_refused(database: Database, points: int) -> None:
     with pytest.raises(QueryError, match="between 2 and 20000"):
-        histories.power_history(database, "any", max_points=points)
+        power_history.power_history(database, "any", max_points=points)
 
 
 def test_the_log_is_read_on_from_where_one_stopped(database: Database) -> None:

@@ -23,7 +23,7 @@ from phantom_core.protocol import (
     RunStarted,
     Window,
 )
-from services import comparisons, experiments, histories, ingest, leases, runs
+from services import comparisons, experiments, histories, ingest, leases, power_history, runs
 from services.database import Database
 from services.errors import NotFound
 from services.states import ExperimentState
@@ -129,7 +129,7 @@ def test_a_figure_that_is_not_finite_is_unknown_with_a_reason(database: Database
     _, _, job = begun(database)
     run = job.assignment.runs[0].run_id
     deliver(database, job, [event(run, window(energy_mj=math.nan, uncertainty_mj=math.inf))])
-    (found,) = histories.power_history(database, run).windows
+    (found,) = power_history.power_history(database, run).windows
     assert (found.energy_mj, found.uncertainty_mj) == (None, None)
     assert found.reason == "the meter said nan"
 
@@ -389,7 +389,7 @@ def test_states_of_a_board_flag_the_windows_they_lie_in(database: Database) -> N
     assert runs.get(database, run.run_id).flags == ("throttled",)
     flagged = [
         (each.phase, each.number)
-        for each in histories.power_history(database, run.run_id).windows
+        for each in power_history.power_history(database, run.run_id).windows
         if "throttled" in each.flags
     ]
     assert flagged == [("setup", 0), ("training", 0)]

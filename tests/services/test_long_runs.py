@@ -13,7 +13,8 @@ from services import runs
 from services.database import Database
 from services.power_blocks import joined, unpack
 from services.tables import Attempt, Experiment, PowerSample, Window
-from services.window_samples import MARGIN_S, look, windows_of
+from services.window_rows import windows_of
+from services.window_samples import MARGIN_S, look
 from tests.services.simulated_job import Figures, SimulatedJob, begun, deliver, spec
 
 BOARDS = 2

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from phantom_core.described import description_of
 from services.settings import Settings, SettingsError, variables
 
 
@@ -22,8 +23,8 @@ def test_a_service_on_all_addresses_is_called_back_on_loopback() -> None:
 
 
 def test_every_setting_is_documented_and_can_come_from_the_environment() -> None:
-    for name, field in Settings.model_fields.items():
-        assert field.description, name
+    for name in Settings.model_fields:
+        assert description_of(Settings, name), name
         assert f"GHOSTWATT_{name.upper()}" in variables()
 
 
