@@ -90,7 +90,7 @@ def create_app(
     for router in ROUTERS:
         app.include_router(router)
     pages.install(app)
-    openapi.install(app)
+    openapi.install(app, ROUTERS)
     return app
 
 

@@ -1,15 +1,18 @@
 """The API's description: what FastAPI derives, with problem documents in place of its own error models."""
 
+from collections.abc import Iterable
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from api import examples
 from api.bodies import Pause
 from api.errors import MEDIA_TYPE, Problem
+from phantom_core.described import description_of
 from phantom_core.protocol import EventBatch
 from phantom_core.spec import ExperimentSpec
 from services.views import Occurrence
@@ -69,18 +72,18 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"description": texts[status]} for status in statuses}
 
 
-def install(app: FastAPI) -> None:
-    """Makes `app.openapi()` give the description, computed once."""
+def install(app: FastAPI, routers: Iterable[APIRouter]) -> None:
+    """Makes `app.openapi()` give the description of the routers, computed once."""
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            app.openapi_schema = _described(app)
+            app.openapi_schema = _described(app, routers)
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend it
 
 
-def _described(app: FastAPI) -> dict[str, Any]:
+def _described(app: FastAPI, routers: Iterable[APIRouter]) -> dict[str, Any]:
     document = get_openapi(
         title=app.title,
         version=app.version,
@@ -96,12 +99,27 @@ def _described(app: FastAPI) -> dict[str, Any]:
     schemas.update(unseen["$defs"])
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
+    _describe_queries(document["paths"], routers)
     _show_examples(document["paths"])
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     for operations in document["paths"].values():
         for operation in operations.values():
             _describe_problems(operation, content)
     return document
+
+
+def _describe_queries(paths: dict[str, Any], routers: Iterable[APIRouter]) -> None:
+    """Docstrings of a query's fields, of which FastAPI knows nothing, as its parameters' descriptions."""
+    routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
+    for route in (route for route in routes if route.include_in_schema):
+        for model in (query.field_info.annotation for query in route.dependant.query_params):
+            if not isinstance(model, type) or not issubclass(model, BaseModel):
+                continue
+            for method in route.methods or ():
+                for parameter in paths[route.path_format][method.lower()]["parameters"]:
+                    if parameter["in"] == "query":
+                        text = description_of(model, parameter["name"])
+                        parameter["description"] = parameter["schema"]["description"] = text
 
 
 def _show_examples(paths: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ router = APIRouter(tags=["comparisons"])
 class ComparisonQuery(BaseModel):
     """What to compare with."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
 
     baseline: Annotated[str, Field(max_length=120, pattern=r"^[^\x00]*$")] | None = None
     """Name of an arm; the experiment's own baseline by default."""

@@ -23,7 +23,7 @@ EventId = Annotated[str, Field(pattern=r"^[0-9]{1,18}$", examples=["4711"])]
 class EventQuery(BaseModel):
     """Where to begin."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
 
     after: EventId | None = None
     """For programs that can't send `Last-Event-ID`: the same. The header counts where both are sent."""

@@ -68,7 +68,7 @@ class Accepted(View):
 class ExperimentQuery(BaseModel):
     """Filters of the list; all that are given must hold, and unknown ones are refused."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
 
     state: list[ExperimentState] = Field(default_factory=list, max_length=8)
     """Any of these states; may be repeated."""

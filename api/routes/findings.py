@@ -23,7 +23,7 @@ Count = Annotated[int, Field(ge=1, lt=2**31)]
 class FindingQuery(BaseModel):
     """Filters of the list; all that are given must hold, and unknown ones are refused."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     metric: Word | None = None
     """Verdicts on this metric; without it, on each experiment's primary one."""

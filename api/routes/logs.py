@@ -23,7 +23,7 @@ USUAL_BYTES = 64 * 1024
 class LogQuery(BaseModel):
     """How much of the end."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
 
     tail_bytes: Annotated[int, Field(ge=1, le=LONGEST_ANSWER)] = USUAL_BYTES
     """So many bytes from the end, where no `Range` is asked for."""

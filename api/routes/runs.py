@@ -30,7 +30,7 @@ RunId = Annotated[
 class RunQuery(BaseModel):
     """Filters and paging of the list."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
 
     state: list[RunState] = Field(default_factory=list, max_length=6)
     """Any of these states; may be repeated."""
@@ -45,7 +45,7 @@ class RunQuery(BaseModel):
 class HistoryQuery(BaseModel):
     """Which start of the run, and how much of it."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
 
     attempt: Annotated[int, Field(ge=1, le=1_000)] | None = None
     """Which start of the run; the last one by default."""
