@@ -12,7 +12,7 @@ from types import FrameType
 
 import httpx
 
-import api.__main__ as entry
+import api.commands as entry
 from api.background import Background
 from api.server import PatientServer
 from phantom_core.capacity import Capacity

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 from typer.testing import CliRunner, Result
 
-from api.__main__ import commands, listening_socket
+from api.commands import commands, listening_socket
 from services.settings import Settings
 
 ROOT = Path(__file__).parents[2]

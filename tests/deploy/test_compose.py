@@ -10,7 +10,7 @@ import pytest
 import typer.main
 import yaml
 
-from api.__main__ import commands
+from api.commands import commands
 from services.settings import Settings, variables
 
 ROOT = Path(__file__).parents[2]

@@ -21,6 +21,6 @@ def status(self: Cluster, job_id: str) -> JobStatus | None:
 
 if __name__ == "__main__":
     Cluster.status = status  # type: ignore[method-assign]
-    from api.__main__ import commands
+    from api.commands import commands
 
     commands()
