@@ -6,7 +6,8 @@ Ghostwatt sends reaches an entrypoint or a runtime_env: both are built from sett
 
 ClusterError              Ray answered, but not as it should (wrong token, an answer that can't be read)
 |-- ClusterRefused        Ray has looked at the request and will not have it, now or later
-`-- ClusterUnreachable    no answer of Ray's at all
+|-- ClusterUnreachable    no answer of Ray's at all
+`-- RayHeadError          a head of the service's own did not come up (`ray_head.py`)
 """
 
 import json

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from phantom_core.checks import Capacity
 from services import groups, heartbeats, housekeeping, job_logs, leases
@@ -22,8 +23,10 @@ from services.followed import Followed
 from services.following import STOP_AGAIN_S
 from services.lease_watch import LeaseWatch
 from services.mishaps import Mishaps
-from services.ray_head import RayHead, RayHeadError
 from services.settings import Settings
+
+if TYPE_CHECKING:
+    from services.ray_head import RayHead
 
 log = logging.getLogger(__name__)
 
@@ -245,7 +248,7 @@ class Dispatcher:
                 cluster = self._reach_cluster()
                 self._capacity = cluster.capacity()
                 self._problem = None
-            except (ClusterError, RayHeadError, OSError) as error:
+            except (ClusterError, OSError) as error:
                 if self._problem != str(error):
                     log.warning("cluster: %s; trying again", error)
                 self._problem = str(error)
@@ -262,6 +265,9 @@ class Dispatcher:
                 self._cluster = Cluster(self._settings.ray_address, ray_token(self._environment))
             return self._cluster
         if self._head is None:
+            # Not at the top: what finds a head's processes is nothing that the first answer should wait for.
+            from services.ray_head import RayHead
+
             self._head = RayHead(self._settings.data_dir / "ray")
         if self._cluster is None or not self._head.alive():
             self._problem = "Ray is starting"

@@ -2,14 +2,17 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from datetime import datetime
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Float, Integer, cast, func, select
 from sqlalchemy.orm import Session
 
-from services.database import Database
+from services.database import Database, driver_instant
 from services.errors import NotFound, QueryError
 from services.histories import DEFAULT_POINTS, MOST_POINTS
 from services.power_blocks import LONGEST_BLOCK_S, Readings, joined, moment, unpack
@@ -55,6 +58,19 @@ def power_history(
         )
 
 
+class _Bucket(NamedTuple):
+    """What the database merges of the blocks that begin in one bucket; as the driver gives it."""
+
+    method: str
+    number: int
+    at: datetime | str
+    power_mw: float | None
+    least_mw: float | None
+    greatest_mw: float | None
+    sample_count: int
+    blocks: int
+
+
 def _series(session: Session, stretch: Stretch, max_points: int) -> list[PowerSeries]:
     within = (
         PowerSample.device_key == stretch.device.key,
@@ -63,23 +79,55 @@ def _series(session: Session, stretch: Stretch, max_points: int) -> list[PowerSe
         PowerSample.started_monotonic_s <= stretch.end_s,
         PowerSample.ended_monotonic_s >= stretch.start_s,
     )
-    counts = session.execute(
-        select(PowerSample.method, func.count(), func.sum(PowerSample.sample_count))
-        .where(*within)
-        .group_by(PowerSample.method)
-        .order_by(PowerSample.method)
-    ).all()
     made = []
-    for method, count, samples in counts:
-        chosen = (*within, PowerSample.method == method)
-        if count <= DECODED and samples <= DECODED_SAMPLES:
-            blocks = session.scalars(select(PowerSample.readings).where(*chosen)).all()
-            series = _from_readings(joined([unpack(block) for block in blocks]), stretch, method, max_points)
+    for method, found in groupby(_buckets(session, within, stretch, max_points), key=attrgetter("method")):
+        buckets = list(found)
+        is_long = (
+            sum(each.blocks for each in buckets) > DECODED
+            or sum(each.sample_count for each in buckets) > DECODED_SAMPLES
+        )
+        if is_long:
+            series = _from_buckets(buckets, stretch, method, max_points)
         else:
-            series = _from_blocks(session, chosen, stretch, method, max_points)
+            chosen = select(PowerSample.readings).where(*within, PowerSample.method == method)
+            blocks = [unpack(block) for block in session.scalars(chosen)]
+            series = _from_readings(joined(blocks), stretch, method, max_points)
         if series.sample_count:
             made.append(series)
     return made
+
+
+def _buckets(
+    session: Session, within: Sequence[ColumnElement[bool]], stretch: Stretch, max_points: int
+) -> list[_Bucket]:
+    """Blocks merged by the database from their own figures, by method and in order of time.
+
+    A block belongs to the bucket that it begins in.
+    """
+    place = (PowerSample.started_monotonic_s - stretch.start_s) / _bucket_s(stretch, max_points)
+    # SQLite cuts off what PostgreSQL would round, and may be built without floor.
+    is_sqlite = session.get_bind().dialect.name == "sqlite"
+    number = cast(place if is_sqlite else func.floor(place), Integer)
+    known = PowerSample.sample_count - PowerSample.missing_count
+    statement = (
+        select(
+            PowerSample.method,
+            number.label("number"),
+            func.min(PowerSample.started_at),
+            func.sum(PowerSample.mean_mw * known) / func.nullif(cast(func.sum(known), Float), 0.0),
+            func.min(PowerSample.least_mw),
+            func.max(PowerSample.greatest_mw),
+            func.sum(PowerSample.sample_count),
+            func.count(),
+        )
+        .where(*within)
+        .group_by(PowerSample.method, "number")
+        .order_by(PowerSample.method, "number")
+    )
+    # The driver's own tuples: SQLAlchemy's rows and instants take longer than the database does.
+    cursor = session.connection().execute(statement).cursor
+    assert cursor is not None, "a SELECT has one"
+    return [_Bucket._make(row) for row in cursor.fetchall()]
 
 
 def _from_readings(readings: Readings, stretch: Stretch, method: str, max_points: int) -> PowerSeries:
@@ -90,7 +138,7 @@ def _from_readings(readings: Readings, stretch: Stretch, method: str, max_points
         mean = least = greatest = power_mw
         starts, bucket_s = np.arange(len(at_us)), None
     else:
-        bucket_s = (stretch.end_s - stretch.start_s) / max_points
+        bucket_s = _bucket_s(stretch, max_points)
         places = (readings.monotonic_s[first:last] - stretch.start_s) / bucket_s
         number = np.minimum(places.astype(np.int64), max_points - 1)
         starts = np.flatnonzero(np.diff(number, prepend=-1))
@@ -111,41 +159,21 @@ def _from_readings(readings: Readings, stretch: Stretch, method: str, max_points
     )
 
 
-def _from_blocks(
-    session: Session,
-    chosen: Sequence[ColumnElement[bool]],
-    stretch: Stretch,
-    method: str,
-    max_points: int,
-) -> PowerSeries:
-    """Merged by the database from the blocks' figures; a block belongs to the bucket that it begins in."""
-    bucket_s = (stretch.end_s - stretch.start_s) / max_points
-    place = (PowerSample.started_monotonic_s - stretch.start_s) / bucket_s
-    # SQLite cuts off what PostgreSQL would round, and may be built without floor.
-    is_sqlite = session.get_bind().dialect.name == "sqlite"
-    number = cast(place if is_sqlite else func.floor(place), Integer)
-    known = PowerSample.sample_count - PowerSample.missing_count
-    rows = session.execute(
-        select(
-            func.min(PowerSample.started_at),
-            func.sum(PowerSample.mean_mw * known) / func.nullif(cast(func.sum(known), Float), 0.0),
-            func.min(PowerSample.least_mw),
-            func.max(PowerSample.greatest_mw),
-            func.sum(PowerSample.sample_count),
-        )
-        .where(*chosen)
-        .group_by(number)
-        .order_by(number)
-    ).all()
-    return PowerSeries(
+def _from_buckets(buckets: Sequence[_Bucket], stretch: Stretch, method: str, max_points: int) -> PowerSeries:
+    # The columns' types are the database's promise, so nothing is checked again.
+    return PowerSeries.model_construct(
         **_names(stretch, method),
-        at=tuple(row[0] for row in rows),
-        power_mw=tuple(row[1] for row in rows),
-        least_mw=tuple(row[2] for row in rows),
-        greatest_mw=tuple(row[3] for row in rows),
-        sample_count=int(sum(row[4] for row in rows)),
-        bucket_s=bucket_s,
+        at=tuple([driver_instant(bucket.at) for bucket in buckets]),
+        power_mw=tuple([bucket.power_mw for bucket in buckets]),
+        least_mw=tuple([bucket.least_mw for bucket in buckets]),
+        greatest_mw=tuple([bucket.greatest_mw for bucket in buckets]),
+        sample_count=sum(bucket.sample_count for bucket in buckets),
+        bucket_s=_bucket_s(stretch, max_points),
     )
+
+
+def _bucket_s(stretch: Stretch, max_points: int) -> float:
+    return (stretch.end_s - stretch.start_s) / max_points
 
 
 def _names(stretch: Stretch, method: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from typing import Self
 import psutil
 from pydantic import TypeAdapter, ValidationError
 
+from services.cluster import ClusterError
 from services.processes import adopting_orphans, end, family, sessions_of
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ OBJECT_STORE_BYTES = 200_000_000
 """Nothing large goes through Ray's object store; its default would take 30 % of the memory."""
 
 
-class RayHeadError(Exception):
+class RayHeadError(ClusterError):
     """The head did not come up; the message says what was seen."""
 
 

@@ -3,9 +3,10 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Integer, and_, case, cast, func, or_, select
+from sqlalchemy import ColumnElement, Integer, Select, and_, bindparam, case, cast, func, or_, select
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import InstrumentedAttribute
 
@@ -63,14 +64,13 @@ def windows(session: Session, run_key: int, attempt: int, found: Sequence[Stretc
         attempt: Which start of it.
         found: What `stretches` gave for it.
     """
-    of_run = (Window.run_key == run_key, Window.attempt == attempt)
     count = sum(each.windows for each in found)
     if count > MOST_WINDOWS:
-        return _merged(session, of_run, {each.device.key: each.device for each in found}, count)
+        return _merged(session, run_key, attempt, {each.device.key: each.device for each in found}, count)
     rows = session.execute(
         select(Window, Device)
         .join(Device, Device.key == Window.device_key)
-        .where(*of_run)
+        .where(Window.run_key == run_key, Window.attempt == attempt)
         .order_by(Window.started_at, Window.phase, Window.number, Device.host, Device.uuid)
     ).all()
     return tuple(_view(window, device) for window, device in rows)
@@ -87,43 +87,11 @@ def _view(window: Window, device: Device) -> WindowView:
 
 
 def _merged(
-    session: Session, of_run: Sequence[ColumnElement[bool]], devices: dict[int, Device], count: int
+    session: Session, run_key: int, attempt: int, devices: dict[int, Device], count: int
 ) -> tuple[WindowView, ...]:
-    each = -(-count // MOST_WINDOWS)
-    place = (Window.device_key, Window.phase, (Window.number // each).label("place"))
-    rows = (
-        session.execute(
-            select(
-                *place,
-                func.min(Window.number).label("number"),
-                func.max(cast(Window.charged, Integer)).label("charged"),
-                func.min(Window.started_at).label("started_at"),
-                (
-                    func.max(Window.started_monotonic_s + Window.duration_s)
-                    - func.min(Window.started_monotonic_s)
-                ).label("duration_s"),
-                func.sum(Window.steps).label("steps"),
-                func.sum(Window.samples).label("samples"),
-                _of_all(Window.energy_mj).label("energy_mj"),
-                _of_all(Window.uncertainty_mj).label("uncertainty_mj"),
-                _if_same(Window.method).label("method"),
-                _if_same(Window.scope).label("scope"),
-                func.max(Window.reason).label("reason"),
-                _of_all(Window.integral_mj).label("integral_mj"),
-                _of_all(Window.integral_uncertainty_mj).label("integral_uncertainty_mj"),
-                func.sum(Window.sample_count).label("sample_count"),
-                func.max(Window.largest_gap_s).label("largest_gap_s"),
-                func.count().label("merged"),
-                (func.count(Window.flags) + func.count(Window.seen_flags)).label("raised"),
-            )
-            .where(*of_run)
-            .group_by(*place)
-            .order_by("started_at", Window.phase, "number")
-        )
-        .mappings()
-        .all()
-    )
-    flags = _flags(session, of_run, place) if any(row["raised"] for row in rows) else {}
+    values = {"run_key": run_key, "attempt": attempt, "each": -(-count // MOST_WINDOWS)}
+    rows = session.execute(_merging(), values).mappings().all()
+    flags = _flags(session, values) if any(row["raised"] for row in rows) else {}
     return tuple(
         WindowView(
             **{name: row[name] for name in _MERGED},
@@ -136,19 +104,61 @@ def _merged(
     )
 
 
+@cache
+def _merging() -> Select[Any]:
+    """Windows of the attempt `attempt` of the run `run_key`, `each` neighbours of a device and phase as one.
+
+    Made once: SQLAlchemy takes as long to build it as a database to answer it.
+    """
+    return (
+        select(
+            *_place(),
+            func.min(Window.number).label("number"),
+            func.max(cast(Window.charged, Integer)).label("charged"),
+            func.min(Window.started_at).label("started_at"),
+            (
+                func.max(Window.started_monotonic_s + Window.duration_s)
+                - func.min(Window.started_monotonic_s)
+            ).label("duration_s"),
+            func.sum(Window.steps).label("steps"),
+            func.sum(Window.samples).label("samples"),
+            _of_all(Window.energy_mj).label("energy_mj"),
+            _of_all(Window.uncertainty_mj).label("uncertainty_mj"),
+            _if_same(Window.method).label("method"),
+            _if_same(Window.scope).label("scope"),
+            func.max(Window.reason).label("reason"),
+            _of_all(Window.integral_mj).label("integral_mj"),
+            _of_all(Window.integral_uncertainty_mj).label("integral_uncertainty_mj"),
+            func.sum(Window.sample_count).label("sample_count"),
+            func.max(Window.largest_gap_s).label("largest_gap_s"),
+            func.count().label("merged"),
+            (func.count(Window.flags) + func.count(Window.seen_flags)).label("raised"),
+        )
+        .where(*_of_run())
+        .group_by(*_place())
+        .order_by("started_at", Window.phase, "number")
+    )
+
+
+def _of_run() -> Sequence[ColumnElement[bool]]:
+    return Window.run_key == bindparam("run_key"), Window.attempt == bindparam("attempt")
+
+
+def _place() -> Sequence[Any]:
+    return Window.device_key, Window.phase, (Window.number // bindparam("each", type_=Integer)).label("place")
+
+
 _MERGED = tuple(
     name for name in WindowView.model_fields if name not in {"charged", "host", "device_uuid", "flags"}
 )
 
 
-def _flags(
-    session: Session, of_run: Sequence[ColumnElement[bool]], place: Sequence[Any]
-) -> dict[Place, dict[str, None]]:
-    """What any of the merged windows raised, each flag once."""
+def _flags(session: Session, values: dict[str, int]) -> dict[Place, dict[str, None]]:
+    """What any of the merged windows raised, each flag once; `values` are those of `_merging`."""
     found: dict[Place, dict[str, None]] = defaultdict(dict)
     raised = or_(Window.flags.is_not(None), Window.seen_flags.is_not(None))
-    query = select(*place, Window.flags, Window.seen_flags).where(*of_run, raised).distinct()
-    for *merged, told, seen in session.execute(query).all():
+    query = select(*_place(), Window.flags, Window.seen_flags).where(*_of_run(), raised).distinct()
+    for *merged, told, seen in session.execute(query, values).all():
         device_key, phase, number = merged
         found[device_key, phase, number] |= dict.fromkeys([*(told or ()), *(seen or ())])
     return found
