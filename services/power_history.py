@@ -4,15 +4,15 @@ import math
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import groupby
-from operator import attrgetter
-from typing import Any, NamedTuple
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Float, Integer, cast, func, select
 from sqlalchemy.orm import Session
 
-from services.database import Database, driver_instant
+from services.database import Database, driver_instants
 from services.errors import NotFound, QueryError
 from services.histories import DEFAULT_POINTS, MOST_POINTS
 from services.power_blocks import LONGEST_BLOCK_S, Readings, joined, moment, unpack
@@ -58,17 +58,8 @@ def power_history(
         )
 
 
-class _Bucket(NamedTuple):
-    """What the database merges of the blocks that begin in one bucket; as the driver gives it."""
-
-    method: str
-    number: int
-    at: datetime | str
-    power_mw: float | None
-    least_mw: float | None
-    greatest_mw: float | None
-    sample_count: int
-    blocks: int
+_Bucket = tuple[str, int, datetime | str, float | None, float | None, float | None, int, int]
+"""Method, number, begin, mean, least and greatest power, samples and blocks, as the driver gives them."""
 
 
 def _series(session: Session, stretch: Stretch, max_points: int) -> list[PowerSeries]:
@@ -80,18 +71,23 @@ def _series(session: Session, stretch: Stretch, max_points: int) -> list[PowerSe
         PowerSample.ended_monotonic_s >= stretch.start_s,
     )
     made = []
-    for method, found in groupby(_buckets(session, within, stretch, max_points), key=attrgetter("method")):
-        buckets = list(found)
-        is_long = (
-            sum(each.blocks for each in buckets) > DECODED
-            or sum(each.sample_count for each in buckets) > DECODED_SAMPLES
-        )
-        if is_long:
-            series = _from_buckets(buckets, stretch, method, max_points)
-        else:
+    for method, found in groupby(_buckets(session, within, stretch, max_points), key=itemgetter(0)):
+        *_, starts, mean, least, greatest, samples, blocks = zip(*found, strict=True)
+        if sum(blocks) <= DECODED and sum(samples) <= DECODED_SAMPLES:
             chosen = select(PowerSample.readings).where(*within, PowerSample.method == method)
-            blocks = [unpack(block) for block in session.scalars(chosen)]
-            series = _from_readings(joined(blocks), stretch, method, max_points)
+            readings = joined([unpack(block) for block in session.scalars(chosen)])
+            series = _from_readings(readings, stretch, method, max_points)
+        else:
+            # The columns' types are the database's promise, so nothing is checked again.
+            series = PowerSeries.model_construct(
+                **_names(stretch, method),
+                at=driver_instants(starts),
+                power_mw=mean,
+                least_mw=least,
+                greatest_mw=greatest,
+                sample_count=sum(samples),
+                bucket_s=_bucket_s(stretch, max_points),
+            )
         if series.sample_count:
             made.append(series)
     return made
@@ -99,7 +95,7 @@ def _series(session: Session, stretch: Stretch, max_points: int) -> list[PowerSe
 
 def _buckets(
     session: Session, within: Sequence[ColumnElement[bool]], stretch: Stretch, max_points: int
-) -> list[_Bucket]:
+) -> Sequence[_Bucket]:
     """Blocks merged by the database from their own figures, by method and in order of time.
 
     A block belongs to the bucket that it begins in.
@@ -127,7 +123,8 @@ def _buckets(
     # The driver's own tuples: SQLAlchemy's rows and instants take longer than the database does.
     cursor = session.connection().execute(statement).cursor
     assert cursor is not None, "a SELECT has one"
-    return [_Bucket._make(row) for row in cursor.fetchall()]
+    buckets: Sequence[_Bucket] = cursor.fetchall()
+    return buckets
 
 
 def _from_readings(readings: Readings, stretch: Stretch, method: str, max_points: int) -> PowerSeries:
@@ -156,19 +153,6 @@ def _from_readings(readings: Readings, stretch: Stretch, method: str, max_points
         greatest_mw=_known(greatest),
         sample_count=len(at_us),
         bucket_s=bucket_s,
-    )
-
-
-def _from_buckets(buckets: Sequence[_Bucket], stretch: Stretch, method: str, max_points: int) -> PowerSeries:
-    # The columns' types are the database's promise, so nothing is checked again.
-    return PowerSeries.model_construct(
-        **_names(stretch, method),
-        at=tuple([driver_instant(bucket.at) for bucket in buckets]),
-        power_mw=tuple([bucket.power_mw for bucket in buckets]),
-        least_mw=tuple([bucket.least_mw for bucket in buckets]),
-        greatest_mw=tuple([bucket.greatest_mw for bucket in buckets]),
-        sample_count=sum(bucket.sample_count for bucket in buckets),
-        bucket_s=_bucket_s(stretch, max_points),
     )
 
 
