@@ -37,6 +37,7 @@ class Flag(StrEnum):
     LOSS_DIFFERS = "loss_differs"
     DRIFT = "drift"
     GRAPH_FALLBACK = "graph_fallback"
+    RESUMED = "resumed"
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,11 @@ FLAGS: dict[Flag, FlagMeaning] = {
     Flag.DRIFT: FlagMeaning("The difference between the arms changes with the order of the rounds.", False),
     Flag.GRAPH_FALLBACK: FlagMeaning(
         "The step ran eagerly although a CUDA graph was wanted, so launches cost time and energy.", False
+    ),
+    Flag.RESUMED: FlagMeaning(
+        "An attempt was cut off and the next went on from what it had saved: steps, time and energy up to there were "
+        "measured then, what it did after that counts only as that attempt's.",
+        False,
     ),
 }
 """Meaning and weight of every flag."""

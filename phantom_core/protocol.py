@@ -312,6 +312,17 @@ class SamplerEnded(Wire):
     """Why it stopped early; None if it was asked to."""
 
 
+class Carried(Wire):
+    """Training windows of an earlier attempt that a run which went on from there counts as its own."""
+
+    attempt: int
+    """Number of the run's attempt that made them."""
+    windows: int
+    """Those numbered below this; of the entry before, if there is one, not those below its."""
+    steps: int
+    """Optimizer steps done at their end."""
+
+
 class RunFinished(Wire):
     """How a run ended, with what only the ranks know; energy is summed from the windows."""
 
@@ -356,6 +367,8 @@ class RunFinished(Wire):
     """Over all ranks, from the formulas."""
     bytes_sent_per_step: float | None = None
     """Over all ranks, counted by the collectives."""
+    carried: tuple[Carried, ...] = ()
+    """What of steps, time and energy comes from earlier attempts, the earliest first; empty for a run made whole."""
 
 
 class RunSkipped(Wire):

@@ -466,6 +466,9 @@ class ResourceSpec(SpecModel):
     """Seconds that the experiment may wait for its worker group before it fails with `scheduling_deadline`."""
     deadline_s: Number = Field(14_400.0, gt=0, le=2_592_000)
     """Seconds from start to end after which the experiment is stopped and failed."""
+    checkpoint_interval_s: Number | None = Field(600.0, gt=0, le=604_800)
+    """Seconds of a run after which its ranks save its state between two windows, so that another attempt goes on from
+    there after a fault of the machines; null saves nothing, and a run that is cut off begins anew."""
 
 
 class ExperimentSpec(SpecModel):

@@ -14,6 +14,7 @@ from phantom_core.meters.windows import window_flags
 from phantom_core.plan import PlannedArm
 from phantom_core.protocol import (
     AssignedRun,
+    Carried,
     MetricPoint,
     Metrics,
     Payload,
@@ -26,6 +27,7 @@ from phantom_core.spec import MeasurementSpec
 from phantom_core.stopping import Stop, StopReason, StopState, decide, next_interval
 from phantom_core.tasks import Dataset
 from phantom_core.training import Trainer
+from ray_jobs.checkpoints import Checkpoints, Reached
 from ray_jobs.ranks import Team
 from ray_jobs.spent import Spent
 from ray_jobs.window_clock import PeerFailed, WindowClock
@@ -93,6 +95,7 @@ class ArmRun:
         clock: WindowClock,
         reads_meter: bool,
         device: torch.device,
+        checkpoints: Checkpoints,
         emit: Callable[[Payload], object],
     ) -> None:
         """Args.
@@ -105,6 +108,7 @@ class ArmRun:
         clock: Opens windows.
         reads_meter: Whether this rank reads a device.
         device: Where this rank computes.
+        checkpoints: Keep what the run has reached.
         emit: Stores one event of this run.
         """
         self._run = run
@@ -115,6 +119,8 @@ class ArmRun:
         self._clock = clock
         self._reads_meter = reads_meter
         self._device = device
+        self._checkpoints = checkpoints
+        self._carried: tuple[Carried, ...] = ()
         self._emit = emit
         self._training = Spent(reads_meter)
         """This rank's own; `_state` has all ranks'."""
@@ -157,6 +163,7 @@ class ArmRun:
             self.alarmed = True
             outcome = "failed"
         self._emit_once(self._finished(outcome, failures, message, costs))
+        self._checkpoints.forget()
         if self._trainer is not None:
             self._trainer.close()
         return outcome
@@ -206,11 +213,43 @@ class ArmRun:
             )
         with self._clock.window("setup"):
             self._trainer.prepare(self._measurement.warmup_steps)
+        reached = self._checkpoints.latest()  # not in a window, where ranks may part ways
+        if reached is not None:
+            with self._clock.window("setup"):
+                self._go_on(reached)
+
+    def _go_on(self, reached: Reached) -> None:
+        """Takes up an earlier attempt at the end of one of its windows, with what it had spent until then."""
+        self._ready.load_state_dict(reached.trainer)
+        self._carried = reached.carried
+        self._training = reached.own
+        self._state = State(reached.step, reached.spent, reached.train_loss, reached.evaluation_loss)
+        windows = reached.spent.windows
+        self._clock.go_on({"training": windows, "evaluation": windows + 1})
+
+    def _save(self) -> None:
+        state = self._state
+        windows = state.spent.windows
+        self._checkpoints.save(
+            Reached(
+                step=state.step,
+                spent=state.spent,
+                own=self._training,
+                train_loss=state.train_loss,
+                evaluation_loss=state.evaluation_loss,
+                carried=(
+                    *self._carried,
+                    Carried(attempt=self._run.attempt, windows=windows, steps=state.step),
+                ),
+                trainer=self._ready.state_dict(),
+            )
+        )
 
     def _train(self) -> tuple[RunOutcome, str | None]:
         trainer = self._ready
         rule = self._planned.training.stop
-        self._evaluate()
+        if not self._carried:
+            self._evaluate()
         while True:
             state = self._state
             stop = decide(
@@ -233,6 +272,8 @@ class ArmRun:
             self._training = self._training.and_window(window)
             self._agree_on(steps, float(trainer.losses().double().mean()))
             self._evaluate()
+            if self._checkpoints.is_due():
+                self._save()
 
     def _agree_on(self, steps: int, train_loss: float) -> None:
         """Sums energy over the arm's devices; time and loss are rank 0's, so that all ranks decide alike."""
@@ -314,6 +355,10 @@ class ArmRun:
         if failures:
             cause = min(failures, key=lambda failure: failure.at_s)
             reason, message = cause.reason, cause.message
+        elif self._carried:
+            last = self._carried[-1]
+            went_on = f"went on at step {last.steps:,} from what attempt {last.attempt} had saved"
+            message = f"{message}; {went_on}" if message else went_on
         peaks = [cost.peak_memory_bytes for cost in costs if cost.peak_memory_bytes is not None]
         sent = [cost.bytes_sent_per_step for cost in costs if cost.bytes_sent_per_step is not None]
         formula = arm_cost(self._planned, self._dataset.shape, self._dataset.placement)
@@ -338,6 +383,7 @@ class ArmRun:
             peak_memory_bytes=max(peaks) if peaks else None,
             flops_per_step=formula.step_flops,
             bytes_sent_per_step=sum(sent) if len(sent) == self._team.size else None,
+            carried=self._carried,
         )
 
     def _measured_costs(self) -> MeasuredCosts:

@@ -1,7 +1,7 @@
 """Windows between barriers: synchronize, barrier, read the meter; train; synchronize, barrier, read again."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -68,6 +68,10 @@ class WindowClock:
         self._told: BaseException | None = None
         self.failed_at_s: float | None = None
         """When the last error here happened, in seconds since 1970; None if none did."""
+
+    def go_on(self, counts: Mapping[Phase, int]) -> None:
+        """Numbers windows from where an earlier attempt stopped."""
+        self._counts.update(counts)
 
     def peers_know(self, error: BaseException) -> bool:
         """Whether the other ranks were told of this error by a vote, so that they are where this rank is."""

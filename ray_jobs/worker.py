@@ -36,6 +36,7 @@ from phantom_core.protocol import (
 from phantom_core.tasks import Dataset, load_task
 from phantom_core.training.exchange import wants_fused_exchange
 from ray_jobs.arm_run import ArmRun
+from ray_jobs.checkpoints import Checkpoints, clear_out, identity_of
 from ray_jobs.clearance import wait_for_free_boards
 from ray_jobs.devices import meter_request
 from ray_jobs.environment import JobEnvironment
@@ -155,6 +156,7 @@ class Bench:
         self._dataset: Dataset = load_task(
             self._plan.spec.task, [Path(root) for root in assignment.data_roots]
         )
+        self._digest = ranks.everyone.from_first(self._dataset.digest() if ranks.rank == 0 else "")
 
     def announce(self) -> None:
         """Tells the service that the worker group is there, with its devices and versions."""
@@ -170,7 +172,7 @@ class Bench:
                     ),
                     devices=tuple(_distinct(self._devices)),
                     versions=_versions(),
-                    data_digest=self._dataset.digest(),
+                    data_digest=self._digest,
                 )
             )
 
@@ -182,6 +184,7 @@ class Bench:
         """
         runs = self._assignment.runs
         said: str | None = None
+        clear_out()
         self._synchronize()  # from here on every rank is on the driver's list
         wait_for_free_boards(
             self._meter if self._reads_meter(self._ranks.world_size) else None,
@@ -232,6 +235,7 @@ class Bench:
             return None
         everyone.agree(True)
         reader = self._reads_meter(team.size)
+        devices = self._devices[: team.size]
         arm_run = ArmRun(
             run,
             planned,
@@ -241,6 +245,13 @@ class Bench:
             clock=self._clock(team, emit, charged=True),
             reads_meter=reader,
             device=self._ranks.device,
+            checkpoints=Checkpoints(
+                self._assignment.experiment_id,
+                run,
+                identity_of(run, planned, devices, self._digest),
+                team=team,
+                interval_s=self._plan.spec.resources.checkpoint_interval_s,
+            ),
             emit=emit,
         )
         outcome = arm_run.make()

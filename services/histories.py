@@ -4,12 +4,13 @@ import itertools
 from collections.abc import Sequence
 from operator import itemgetter
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, and_, or_, select
 from sqlalchemy.orm import Session
 
+from phantom_core.protocol import RunFinished
 from services.database import Database
 from services.errors import NotFound, QueryError
-from services.tables import Event, Experiment, Metric, Run
+from services.tables import Attempt, Event, Experiment, Metric, Run
 from services.views import EventView, MetricHistory, MetricSeries
 
 DEFAULT_POINTS = 2_000
@@ -32,7 +33,7 @@ def metric_history(
     attempt: int | None = None,
     max_points: int | None = None,
 ) -> MetricHistory:
-    """Metrics of one run, in order of step.
+    """Metrics of one run, in order of step; a start that went on from an earlier one has that one's up to there.
 
     Args:
         db: The database.
@@ -56,7 +57,7 @@ def metric_history(
                 Metric.energy_mj,
                 Metric.training_s,
             )
-            .where(Metric.run_key == run.key, Metric.attempt == number)
+            .where(Metric.run_key == run.key, _of_attempt(session, run, number))
             .order_by(Metric.name, Metric.step, Metric.seq)
         )
         if names:
@@ -108,6 +109,17 @@ def _run(session: Session, run_id: str) -> Run:
     if run is None:
         raise NotFound("run", run_id)
     return run
+
+
+def _of_attempt(session: Session, run: Run, number: int) -> ColumnElement[bool]:
+    """Points of an attempt, and of those before it that it had gone on from."""
+    attempt = session.get(Attempt, (run.key, number))
+    finish = attempt.finish if attempt is not None else None
+    parts, first = [], -1
+    for each in RunFinished.model_validate(finish).carried if finish else ():
+        parts.append(and_(Metric.attempt == each.attempt, Metric.step > first, Metric.step <= each.steps))
+        first = each.steps
+    return or_(Metric.attempt == number, *parts)
 
 
 def _thinned(rows: Sequence[_Row], most: int | None) -> Sequence[_Row]:

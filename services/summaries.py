@@ -16,6 +16,7 @@ from phantom_core.meters.windows import methods_disagree, window_flags
 from phantom_core.protocol import RunFinished
 from phantom_core.spec import MeasurementSpec
 from services.idle_baseline import IdleBaseline, idle_baseline, net_energy
+from services.resumed import carried_windows
 from services.tables import Arm, Attempt, Device, Experiment, ExperimentAttempt, Run, Window
 from services.window_rows import WindowRow, window_rows, windows_of
 from services.window_sums import Sum, distinct, energy_or_integral, sum_over, total_energy
@@ -39,7 +40,7 @@ def summarise(session: Session, experiment: Experiment, run: Run, windows: Seque
     if attempt is None or attempt.finish is None:
         return
     finish = RunFinished.model_validate(attempt.finish)
-    windows = distinct(windows)
+    windows = distinct([*carried_windows(session, run, finish.carried), *windows])
     charged = [window for window in windows if window.charged]
     devices = _devices_of_arm(session, run, attempt) | {window.device_key for window in charged}
     training = sum_over([window for window in charged if window.phase == "training"], devices)
@@ -75,9 +76,8 @@ def summarise(session: Session, experiment: Experiment, run: Run, windows: Seque
     run.device_keys = sorted(devices)
     run.method, run.scope = per_step.method, per_step.scope
     run.energy_reason = training.reason or per_step.reason or net.reason
-    flags = (
-        training.flags | steady.flags | idle.flags | net.flags | _run_flags(session, run, training, per_step)
-    )
+    flags = training.flags | steady.flags | idle.flags | net.flags
+    flags |= _run_flags(session, run, training, per_step, carried=bool(finish.carried))
     if _is_imprecise(per_step, MeasurementSpec.model_validate(experiment.spec["measurement"])):
         flags |= {Flag.IMPRECISE}
     run.flags = ordered(flags | ({Flag.FROM_STEADY} if from_steady else set()))
@@ -189,7 +189,7 @@ def _idle_baseline(
     return idle_baseline(distinct(windows), devices)
 
 
-def _run_flags(session: Session, run: Run, training: Sum, per_step: Sum) -> frozenset[str]:
+def _run_flags(session: Session, run: Run, training: Sum, per_step: Sum, *, carried: bool) -> frozenset[str]:
     flags: set[str] = set()
     if per_step.steps:
         flags.update(window_flags(per_step.seconds))
@@ -201,6 +201,8 @@ def _run_flags(session: Session, run: Run, training: Sum, per_step: Sum) -> froz
         flags.add(Flag.METHODS_DISAGREE)
     if per_step.seconds >= LOST_AFTER_S and per_step.sample_count == 0:
         flags.add(Flag.SAMPLER_LOST)
+    if carried:
+        flags.add(Flag.RESUMED)
     if run.step_mode == "eager" and run.step_mode_reason is not None and _on_gpu(session, run):
         flags.add(Flag.GRAPH_FALLBACK)
     return frozenset(flags)

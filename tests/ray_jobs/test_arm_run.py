@@ -38,6 +38,7 @@ from phantom_core.spec import (
 from phantom_core.tasks import load_task
 from phantom_core.training import Trainer
 from ray_jobs.arm_run import ArmRun
+from ray_jobs.checkpoints import Checkpoints
 from ray_jobs.ranks import Team
 from ray_jobs.window_clock import WindowClock
 from tests.distributed import RankFailedError, run_ranks
@@ -137,8 +138,9 @@ def make(case: Case) -> Told:
         evaluation_interval=5,
         stop=case.stop,
     )
+    assigned = AssignedRun(run_id="run-1", attempt=1, round=0, position=0, arm="phantom", seed=3)
     run = ArmRun(
-        AssignedRun(run_id="run-1", attempt=1, round=0, position=0, arm="phantom", seed=3),
+        assigned,
         PlannedArm(
             arm=PhantomArm(name="phantom", world_size=size, ghosts=1),
             model=ModelSpec(width=8, depth=2),
@@ -152,6 +154,7 @@ def make(case: Case) -> Told:
         clock=clock,
         reads_meter=True,
         device=torch.device("cpu"),
+        checkpoints=Checkpoints("exp-1", assigned, "the same", team=team, interval_s=None),
         emit=emit,
     )
     if case.broken is not None and rank == 1:

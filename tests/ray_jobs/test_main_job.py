@@ -196,11 +196,12 @@ def test_data_that_can_not_be_read_fail_the_experiment_once_with_the_reason(
     assert experiment["attempt"] == 1
 
 
-def test_a_killed_rank_s_attempt_keeps_what_it_used_and_another_attempt_makes_the_run(
+def test_a_killed_rank_s_attempt_keeps_what_it_used_and_another_attempt_goes_on_from_its_checkpoint(
     service: RunningService, finished: dict[str, Any]
 ) -> None:
     spec = SPEC | {
         "name": "a rank is killed",
+        "resources": {"checkpoint_interval_s": 0.01},
         "training": SPEC["training"]
         | {"evaluation_interval": 500, "stop": {"kind": "steps", "steps": 8_000}},
         "measurement": {"rounds": 1, "idle_baseline_s": 0, "minimum_window_s": 1.0},
@@ -222,8 +223,17 @@ def test_a_killed_rank_s_attempt_keeps_what_it_used_and_another_attempt_makes_th
     assert killed["energy_interrupted_mj"] is None or killed["energy_interrupted_mj"] > 0
     assert killed["energy_reason"]
     assert (made["outcome"], made["energy_interrupted_mj"]) == ("succeeded", None)
-    assert made["energy_mj"] >= run["energy_training_mj"] > 0
+    assert made["energy_mj"] > 0
     assert run["steps"] == 8_000
+    assert "resumed" in run["flags"]
+    training = "SELECT attempt, number, energy_mj FROM windows WHERE experiment_id = ? AND phase = 'training'"
+    windows_made = service.rows(training, identifier)
+    first = min(number for attempt, number, _ in windows_made if attempt == 2)
+    assert first >= 1, (
+        "two windows of two ranks had been told when one was killed; the first of them was saved"
+    )
+    counted = [mj for attempt, number, mj in windows_made if attempt == 2 or number < first]
+    assert run["energy_training_mj"] == pytest.approx(sum(counted))
     of_both = "SELECT experiment_attempt, count(*) FROM windows WHERE experiment_id = ? GROUP BY 1"
     assert [attempt for attempt, _ in service.rows(of_both, identifier)] == [1, 2]
 

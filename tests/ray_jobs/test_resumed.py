@@ -1,0 +1,278 @@
+"""A run that is cut off goes on from what its ranks saved, to the bit where it would have come without."""
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from phantom_core.collectives import Communicator
+from phantom_core.plan import PlannedArm
+from phantom_core.protocol import AssignedRun, Carried, DeviceInfo, Payload, RunFinished, Window
+from phantom_core.spec import MeasurementSpec, ModelSpec, PhantomArm, StopAtSteps, TrainingSpec
+from phantom_core.tasks import load_task
+from ray_jobs.arm_run import ArmRun
+from ray_jobs.checkpoints import KEPT, LEFT_BEHIND_S, Checkpoints, Reached, clear_out, identity_of
+from ray_jobs.ranks import Team
+from ray_jobs.spent import Spent
+from ray_jobs.window_clock import WindowClock
+from tests.distributed import run_ranks
+from tests.ray_jobs.test_arm_run import TASK, HundredWatts
+
+STEPS, INTERVAL = 40, 5
+ALWAYS_S = 1e-9
+"""So short an interval that every window is followed by a checkpoint."""
+
+
+class Killed(BaseException):
+    """Ends a run as the death of its processes would: nothing is told any more, nothing cleared away."""
+
+
+@dataclass
+class Told:
+    """What one attempt said on one rank, and what it left on the disk."""
+
+    payloads: list[Payload] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+
+    @property
+    def training(self) -> list[Window]:
+        windows = [payload for payload in self.payloads if isinstance(payload, Window)]
+        return [window for window in windows if window.phase == "training"]
+
+    @property
+    def evaluations(self) -> list[int]:
+        windows = [payload for payload in self.payloads if isinstance(payload, Window)]
+        return [window.index for window in windows if window.phase == "evaluation"]
+
+    @property
+    def finished(self) -> RunFinished:
+        (finished,) = (payload for payload in self.payloads if isinstance(payload, RunFinished))
+        return finished
+
+
+PLANNED = PlannedArm(
+    arm=PhantomArm(name="phantom", world_size=2, ghosts=1),
+    model=ModelSpec(width=8, depth=2),
+    training=TrainingSpec(
+        batch_size=16, optimizer="adamw", evaluation_interval=INTERVAL, stop=StopAtSteps(steps=STEPS)
+    ),
+)
+
+
+def attempt(
+    number: int, killed_after: int | None, *, seed: int = 3, interval_s: float | None = ALWAYS_S
+) -> Told:
+    """One attempt on this rank; killed at the end of its n-th training window, before that is told or saved."""
+    rank, group = dist.get_rank(), dist.group.WORLD
+    assert group is not None
+    team = Team(rank=rank, size=2, compute=Communicator(group), control=group)
+    told = Told()
+
+    def emit(payload: Payload) -> None:
+        if isinstance(payload, Window) and payload.phase == "training" and len(told.training) == killed_after:
+            raise Killed
+        told.payloads.append(payload)
+
+    assigned = AssignedRun(run_id="run-1", attempt=number, round=0, position=0, arm="phantom", seed=seed)
+    meter = HundredWatts(rank, True, 0.0)
+    run = ArmRun(
+        assigned,
+        PLANNED,
+        MeasurementSpec(minimum_window_s=0.0, warmup_steps=1),
+        load_task(TASK),
+        team=team,
+        clock=WindowClock(meter, agree=team.agree, synchronize=lambda: None, emit=emit, charged=True),
+        reads_meter=True,
+        device=torch.device("cpu"),
+        checkpoints=Checkpoints(
+            "exp-1",
+            assigned,
+            identity_of(assigned, PLANNED, [meter.device], "rows"),
+            team=Team(rank=rank, size=2, compute=team.compute, control=group),
+            interval_s=interval_s,
+        ),
+        emit=emit,
+    )
+    try:
+        run.make()
+    except Killed:
+        assert killed_after is not None
+    team.agree(True)  # every rank has removed what it had
+    told.files = sorted(
+        each.name for each in Path(tempfile.gettempdir()).glob("ghostwatt-checkpoints/exp-1/*")
+    )
+    team.agree(True)
+    return told
+
+
+def lose_the_latest_of_rank_1() -> None:
+    if dist.get_rank() == 1:
+        folder = Path(tempfile.gettempdir()) / "ghostwatt-checkpoints" / "exp-1"
+        max(folder.glob("*.rank-1.*"), key=lambda file: int(file.name.split(".")[-2])).unlink()
+
+
+def spoil_the_latest_of_rank_1() -> None:
+    if dist.get_rank() == 1:
+        folder = Path(tempfile.gettempdir()) / "ghostwatt-checkpoints" / "exp-1"
+        max(folder.glob("*.rank-1.*"), key=lambda file: int(file.name.split(".")[-2])).write_bytes(b"half")
+
+
+Story = dict[str, list[Told]]
+
+
+def all_stories(base: str) -> Story:
+    stories: dict[str, Callable[[], list[Told]]] = {
+        "whole": lambda: [attempt(1, None, interval_s=None)],
+        "resumed": lambda: [attempt(1, 5), attempt(2, None)],
+        "twice": lambda: [attempt(1, 3), attempt(2, 2), attempt(3, None)],
+        "at once": lambda: [attempt(1, 3), attempt(2, 0), attempt(3, None)],
+        "one rank behind": lambda: [attempt(1, 5), *_then(lose_the_latest_of_rank_1)],
+        "half a file": lambda: [attempt(1, 5), *_then(spoil_the_latest_of_rank_1)],
+        "before the first": lambda: [attempt(1, 0), attempt(2, None)],
+        "another seed": lambda: [attempt(1, 5), attempt(2, None, seed=4)],
+        "not wanted": lambda: [attempt(1, 5, interval_s=None), attempt(2, None, interval_s=None)],
+    }
+    made = {}
+    for name, story in stories.items():
+        host = Path(base) / name.replace(" ", "-")
+        host.mkdir(exist_ok=True)  # one for both ranks
+        tempfile.tempdir = str(host)
+        made[name] = story()
+    return made
+
+
+def _then(damage: Callable[[], None]) -> list[Told]:
+    damage()
+    return [attempt(2, None)]
+
+
+@pytest.fixture(scope="module")
+def stories(tmp_path_factory: pytest.TempPathFactory) -> list[Story]:
+    """By rank."""
+    ranks: list[Story] = run_ranks(2, all_stories, str(tmp_path_factory.mktemp("hosts")), deadline_s=240)
+    return ranks
+
+
+@pytest.mark.parametrize(
+    ("name", "carried"),
+    [
+        ("resumed", [(1, 5)]),
+        ("twice", [(1, 3), (2, 5)]),
+        ("at once", [(1, 3)]),
+        ("one rank behind", [(1, 4)]),
+        ("half a file", [(1, 4)]),
+    ],
+)
+def test_a_run_goes_on_from_the_latest_step_that_all_its_ranks_have(
+    stories: list[Story], name: str, carried: list[tuple[int, int]]
+) -> None:
+    whole, last = stories[0]["whole"][0].finished, stories[0][name][-1]
+    told = last.finished
+    assert told.carried == tuple(
+        Carried(attempt=number, windows=windows, steps=windows * INTERVAL) for number, windows in carried
+    )
+    number, reached = carried[-1]
+    assert told.message is not None
+    assert f"went on at step {reached * INTERVAL:,} from what attempt {number} had saved" in told.message
+    assert [window.index for window in last.training] == list(range(reached, STEPS // INTERVAL))
+    assert last.evaluations == list(range(reached + 1, STEPS // INTERVAL + 1))
+    assert told.steps == whole.steps == STEPS
+    assert (told.final_train_loss, told.final_evaluation_loss) == (
+        whole.final_train_loss,
+        whole.final_evaluation_loss,
+    )
+
+
+@pytest.mark.parametrize("name", ["resumed", "twice", "one rank behind"])
+def test_time_and_energy_are_those_of_all_windows_that_count(stories: list[Story], name: str) -> None:
+    """100 W on each of two boards, whichever attempt a window is of."""
+    *earlier, last = stories[0][name]
+    first, seconds = 0, sum(window.duration_s for window in last.training)
+    for each in last.finished.carried:
+        made = earlier[each.attempt - 1].training
+        seconds += sum(window.duration_s for window in made if first <= window.index < each.windows)
+        first = each.windows
+    assert last.finished.training_s == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("name", ["before the first", "another seed", "not wanted"])
+def test_without_anything_to_go_on_from_it_begins_anew(stories: list[Story], name: str) -> None:
+    for rank in stories:
+        last = rank[name][-1]
+        assert [window.index for window in last.training] == list(range(STEPS // INTERVAL))
+    assert stories[0][name][-1].finished.carried == ()
+
+
+def test_each_rank_keeps_the_last_steps_and_nothing_once_the_run_has_ended(stories: list[Story]) -> None:
+    for rank in stories:
+        killed, made = rank["resumed"]
+        assert killed.files == sorted(
+            f"run-1.rank-{each}.{step}.pt" for each in (0, 1) for step in (20, 25)[-KEPT:]
+        )
+        assert made.files == rank["not wanted"][0].files == []
+
+
+def test_a_full_disk_is_told_and_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "ghostwatt-checkpoints").write_text("a file where a folder should be")
+    made = run_alone()
+    made.save(reached_nothing())
+    assert "step 7 could not be saved" in caplog.text
+
+
+def test_what_never_went_on_is_removed_after_days(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    made = run_alone()
+    made.save(reached_nothing())
+    (file,) = tmp_path.glob("ghostwatt-checkpoints/*/*")
+    clear_out(file.stat().st_mtime + LEFT_BEHIND_S - 60)
+    assert file.exists()
+    clear_out(file.stat().st_mtime + LEFT_BEHIND_S + 60)
+    assert list(tmp_path.glob("ghostwatt-checkpoints/*")) == []
+
+
+def test_other_boards_rows_recipes_and_seeds_are_other_runs() -> None:
+    run = AssignedRun(run_id="run-1", attempt=1, round=0, position=0, arm="phantom", seed=3)
+    board = HundredWatts(0, True, 0.0).device
+    other = DeviceInfo(**board.model_dump() | {"uuid": "GPU-9"})
+    slower = replace_rate(PLANNED)
+    told = [
+        identity_of(run, PLANNED, [board], "rows"),
+        identity_of(run, PLANNED, [other], "rows"),
+        identity_of(run, PLANNED, [board], "other rows"),
+        identity_of(run, slower, [board], "rows"),
+        identity_of(run.model_copy(update={"seed": 4}), PLANNED, [board], "rows"),
+    ]
+    assert len(set(told)) == len(told)
+    again = run.model_copy(update={"attempt": 2})
+    assert identity_of(again, PLANNED, [board], "rows") == told[0]
+
+
+def replace_rate(planned: PlannedArm) -> PlannedArm:
+    return planned.model_copy(update={"training": planned.training.model_copy(update={"learning_rate": 0.5})})
+
+
+class Alone:
+    """A team of one that asks nobody."""
+
+    rank = 0
+
+    def from_first(self, value: Any) -> Any:
+        return value
+
+
+def run_alone() -> Checkpoints:
+    run = AssignedRun(run_id="run-1", attempt=1, round=0, position=0, arm="phantom", seed=3)
+    alone: Any = Alone()
+    return Checkpoints("exp-1", run, "the same", team=alone, interval_s=1.0)
+
+
+def reached_nothing() -> Reached:
+    return Reached(7, Spent(), Spent(), None, None, (), {"step": 7, "tensors": {}})
