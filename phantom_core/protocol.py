@@ -405,6 +405,14 @@ class Progress(Wire):
     """Runs assigned."""
 
 
+class Alive(Wire):
+    """All ranks have lately been heard; said by one of them while nothing else may be said for long."""
+
+    kind: Literal["alive"] = "alive"
+    ranks: int
+    """How many they are."""
+
+
 Payload = Annotated[
     ExperimentStarted
     | RunStarted
@@ -416,9 +424,14 @@ Payload = Annotated[
     | RunFinished
     | RunSkipped
     | ExperimentFinished
-    | Progress,
+    | Progress
+    | Alive,
     Field(discriminator="kind"),
 ]
+
+
+SAMPLER_SOURCE = "sampler-"
+"""How a sampler's name begins as the source of an event: of a process that may outlive the ranks."""
 
 
 class Event(Wire):
@@ -429,7 +442,7 @@ class Event(Wire):
     attempt: Annotated[int, Field(ge=1)]
     """Attempt of the run, or of the experiment."""
     source: Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,64}$")]
-    """Who says it: `driver`, `rank-0`, `sampler-<host>`."""
+    """Who says it: `rank-0`, `pulse`, `sampler-<host>`, `end`."""
     seq: Annotated[int, Field(ge=0)]
     """Counts the source's events of this job, from 0."""
     at: AwareDatetime

@@ -131,6 +131,7 @@ class Ranks:
         self._arenas = Arenas(device) if arenas is None else arenas
         self._groups: list[dist.ProcessGroup] = []
         self._alarm: Alarm | None = None
+        self._store_address: tuple[str, int] | None = None
         self._resources = ExitStack()
         if address is not None:
             self._resources.enter_context(joined(rank, world_size, address, wait))
@@ -163,6 +164,12 @@ class Ranks:
         what = (str(error).splitlines() or [""])[0][:300]
         self._alarm.ring(f"{size} rank {self.rank} failed: {type(error).__name__}: {what}")
 
+    def store(self) -> TCPStore:
+        """A new connection to the store in which ranks ring and beat; there is one where there is an alarm."""
+        assert self._store_address is not None, "the ranks have no alarm"
+        host, port = self._store_address
+        return TCPStore(host, port, is_master=False, timeout=timedelta(seconds=_ALARM_CONNECTS_S))
+
     def renew(self, size: int) -> None:
         """Makes a team's compute group anew after an alarm; all ranks, of whatever team, must call it.
 
@@ -184,6 +191,7 @@ class Ranks:
         if self.rank == 0:
             bell = TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=wait)
         host, port = self.everyone.from_first((host, bell.port if bell is not None else 0))
+        self._store_address = host, port
         if bell is None:
             bell = TCPStore(host, port, is_master=False, timeout=wait)
         ear = TCPStore(host, port, is_master=False, timeout=wait)

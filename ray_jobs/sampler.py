@@ -12,7 +12,7 @@ from pathlib import Path
 
 from phantom_core.meters.choose import MeterRequest, open_distinct_meters
 from phantom_core.meters.sampling import PowerSampler, Sample
-from phantom_core.protocol import Assignment
+from phantom_core.protocol import SAMPLER_SOURCE, Assignment
 from ray_jobs.environment import JobEnvironment
 from ray_jobs.reporter import Reporter
 from ray_jobs.spool import Spool, remove_spool
@@ -51,7 +51,7 @@ class Sampler:
         for meter in meters:
             self._resources.enter_context(meter)
         host = requests[0].host
-        source = f"sampler-{host}"[:48] + (f".{start}" if start else "")
+        source = f"{SAMPLER_SOURCE}{host}"[:48] + (f".{start}" if start else "")
         spool = self._spool = self._resources.enter_context(
             Spool(folder, source, assignment.experiment_id, assignment.attempt)
         )

@@ -20,6 +20,7 @@ from phantom_core.meters.company import OwnProcesses, driver_process_id
 from phantom_core.meters.idle import idle_power
 from phantom_core.precision import Enough
 from phantom_core.protocol import (
+    Alive,
     AssignedRun,
     Assignment,
     DeviceInfo,
@@ -41,6 +42,7 @@ from ray_jobs.clearance import wait_for_free_boards
 from ray_jobs.devices import meter_request
 from ray_jobs.environment import JobEnvironment
 from ray_jobs.node_agent import NodeAgent
+from ray_jobs.pulse import Pulse
 from ray_jobs.ranks import COMPUTE_TIMEOUT, Arenas, Ranks, Team, joined, listening_address, use_interface_of
 from ray_jobs.reporter import Reporter
 from ray_jobs.rounds import Rounds
@@ -114,7 +116,12 @@ def work(
         ranks.everyone.agree(True)
         bench = Bench(assignment, ranks, spool, meter)
         bench.announce()
-        said = bench.make_all_runs()
+        # A spool of its own, since two threads can't share one.
+        signs = stack.enter_context(Spool(folder, "pulse", assignment.experiment_id, assignment.attempt))
+        size = context.get_world_size()
+        with Pulse(ranks.store(), rank, size, lambda: signs.emit(Alive(ranks=size))):
+            said = bench.make_all_runs()
+        signs.flush(LAST_WORD_S)
         unwritten = [each for each in ranks.everyone.gather(spool.flush(LAST_WORD_S)) if each is not None]
         if unwritten:
             raise SpoolError("; ".join(dict.fromkeys(unwritten)))

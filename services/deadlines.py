@@ -38,7 +38,7 @@ class Stood:
     starting: float
     """Since its job was handed over."""
     heard: float
-    """Since the last sign of life from its ranks or their samplers."""
+    """Since the last sign of life from its ranks."""
     offered: float
     """Since it was offered to a worker group."""
 
@@ -136,7 +136,7 @@ class Deadlines:
         return Ending(
             ExperimentState.FAILED,
             Reason.SILENCE_DEADLINE,
-            f"no sign of life from its job for {deadline_s:g} s",
+            f"no sign of life from its ranks for {deadline_s:g} s",
         )
 
 

@@ -8,7 +8,15 @@ and, if the experiment has ended, its comparison be worked out anew. Terminal st
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
-from phantom_core.protocol import BoardStates, Event, EventBatch, Metrics, PowerSamples, Window
+from phantom_core.protocol import (
+    SAMPLER_SOURCE,
+    BoardStates,
+    Event,
+    EventBatch,
+    Metrics,
+    PowerSamples,
+    Window,
+)
 from services import ingest_series, ingest_states, rounds, summaries
 from services.aftermath import after_the_end
 from services.database import Database, now
@@ -105,7 +113,8 @@ def _store(
 
 
 def _apply(session: Session, experiment: Experiment, new: list[tuple[Event, Subject]]) -> None:
-    experiment.last_event_at = now(session)
+    if not all(event.source.startswith(SAMPLER_SOURCE) for event, _ in new):
+        experiment.last_event_at = now(session)
     experiment.version += 1
     known = [(event, subject) for event, subject in new if not subject.is_unknown]
     touched = ingest_series.store(session, experiment, known)

@@ -83,7 +83,8 @@ class Settings(BaseModel):
     poll_interval_s: float = Field(1.0, gt=0, le=60)
     """Seconds between two looks at the queue and at running jobs."""
     silence_deadline_s: float = Field(180.0, gt=0, le=86_400)
-    """Seconds without an event after which a running experiment's job counts as dead."""
+    """Seconds without a sign of its ranks after which a running experiment's job counts as dead. They give one every
+    20 s, so under a minute a living job on a busy machine can look dead."""
     attempts: int = Field(2, ge=1, le=10)
     """Starts of an experiment at most; more than one only after faults of the infrastructure."""
     keep_group_s: float = Field(60.0, ge=0, le=3_600)

@@ -5,18 +5,22 @@ from pathlib import Path
 
 import pytest
 
+from ray_jobs.pulse import SIGN_S
 from tests.ray_jobs.short_experiments import SHORT, longer
 from tests.running import ENDED, RunningService, running_service, wait_until
 
 pytestmark = pytest.mark.timeout(900)
 
+SILENCE_S = 2.25 * SIGN_S
+"""As short as a deadline can be that a living job keeps on a busy machine."""
 LONG_STEPS = 8_000
 LONG = longer(LONG_STEPS, LONG_STEPS // 8, name="a long one")
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
-    with running_service(tmp_path_factory.mktemp("lost processes")) as service:
+    folder = tmp_path_factory.mktemp("lost processes")
+    with running_service(folder, GHOSTWATT_SILENCE_DEADLINE_S=str(SILENCE_S)) as service:
         yield service
 
 
@@ -68,6 +72,31 @@ def test_a_driver_killed_in_a_warm_group_s_next_experiment_costs_that_one_attemp
     assert made["warm"] is False
     groups = service.rows("SELECT id FROM worker_groups")
     assert groups == [(made["ray_job_id"],)], "the lost group is forgotten"
+
+
+def test_a_rank_that_stands_still_beside_a_living_sampler_is_ended_and_its_board_freed(
+    service: RunningService,
+) -> None:
+    """Its peer waits for it in a collective; the sampler goes on to speak, and counts for nothing."""
+    identifier = service.submit(LONG)
+    windows = "SELECT 1 FROM windows WHERE experiment_id = ? AND phase = 'training'"
+    wait_until(lambda: service.rows(windows, identifier), 240, "a training window", service.tell)
+    ranks = service.processes("RayTrainWorker")
+    stopped = max(ranks, key=lambda process: process.create_time())
+    stopped.suspend()
+    wait_until(
+        lambda: service.get(f"/v1/experiments/{identifier}")["attempt"] == 2,
+        240,
+        "another attempt",
+        service.tell,
+    )
+    assert not any(rank.is_running() for rank in ranks), "they hold no board any more"
+    ended = service.wait_for(identifier, ENDED, 300)
+    assert ended["state"] == "succeeded", (ended["message"], service.tell())
+    silent, made = service.get(f"/v1/experiments/{identifier}")["attempts"]
+    assert (silent["reason"], made["reason"]) == ("silence_deadline", None)
+    heard = "SELECT count(*) FROM events WHERE experiment_id = ? AND attempt = 1 AND source LIKE 'sampler-%'"
+    assert service.rows(heard, identifier)[0][0] > 3
 
 
 def test_nothing_of_it_is_left(service: RunningService, tmp_path: Path) -> None:

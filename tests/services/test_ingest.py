@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import func, select
 
 from phantom_core.protocol import (
+    Alive,
     BoardState,
     BoardStates,
     Event,
@@ -28,7 +29,7 @@ from services.database import Database
 from services.errors import NotFound
 from services.states import ExperimentState
 from services.tables import Event as EventRow
-from services.tables import Metric, PowerSample
+from services.tables import Experiment, Metric, PowerSample
 from services.tables import Window as WindowRow
 from tests.services.simulated_job import HOST, Figures, SimulatedJob, begun, deliver, spec, uuid
 
@@ -505,3 +506,24 @@ def test_any_allowed_name_of_a_metric_is_kept(database: Database, name: str) -> 
     (series,) = histories.metric_history(database, run).series
     assert (series.name, series.step, series.value) == (name, (2**63 - 1,), (-1e-300,))
     assert (series.energy_mj, series.training_s) == ((1e300,), (0.1 + 0.2,))
+
+
+def test_a_sampler_s_events_are_no_sign_of_life_of_the_ranks(database: Database) -> None:
+    """It is a process of its own, which goes on while they hang."""
+    identifier, _, job = begun(database)
+    deliver(database, job, job.started())
+
+    def heard_at() -> datetime | None:
+        with database.read() as session:
+            return session.get_one(Experiment, identifier).last_event_at
+
+    before = heard_at()
+    run = job.assignment.runs[0]
+    samples = [each for each in job.run(run) if isinstance(each.payload, PowerSamples)]
+    assert deliver(database, job, samples).accepted == len(samples) > 0
+    assert heard_at() == before
+    deliver(database, job, [event(identifier, Alive(ranks=2), source="pulse")])
+    after = heard_at()
+    assert after is not None
+    assert before is not None
+    assert after > before
