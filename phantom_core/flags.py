@@ -111,8 +111,7 @@ FLAGS: dict[Flag, FlagMeaning] = {
     ),
     Flag.HARDWARE_DIFFERS: FlagMeaning("The arms ran on different boards.", True),
     Flag.CLOCKS_DIFFER: FlagMeaning(
-        "The arms ran under different power limits, or a limit was changed while the experiment ran; "
-        "limits on clocks are not seen.",
+        "The arms ran under different limits on power or clocks, or a limit was changed while the experiment ran.",
         True,
     ),
     Flag.DTYPE_DIFFERS: FlagMeaning(

@@ -139,6 +139,10 @@ class DeviceInfo(Wire):
     """Driver version."""
     power_limit_mw: float | None = None
     """Enforced power limit."""
+    clock_limit_mhz: float | None = None
+    """Limit on the clock of the multiprocessors, MHz, as far as the driver tells one."""
+    memory_clock_limit_mhz: float | None = None
+    """Limit on the clock of the memory, MHz."""
     memory_bytes: int | None = None
     """Memory of the device."""
 
@@ -278,6 +282,10 @@ class BoardState(Wire):
     """Share of the driver's last sample period in which a kernel ran."""
     power_limit_mw: float | None = None
     """Enforced power limit."""
+    clock_limit_mhz: float | None = None
+    """Limit on the clock of the multiprocessors, MHz, as far as the driver tells one."""
+    memory_clock_limit_mhz: float | None = None
+    """Limit on the clock of the memory, MHz."""
     throttle_reasons: tuple[str, ...] | None = None
     """Why clocks are held down, such as `sw_power_cap`; empty if they are not, None if it can't be read."""
     process_ids: tuple[int, ...] | None = None

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from phantom_core.board_limits import BoardLimits
 from services.states import RunState
 from services.tables import Arm, Device, Run
 
@@ -13,7 +14,7 @@ class Board:
 
     key: int
     name: str | None
-    power_limit_mw: float | None
+    limits: BoardLimits
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class ArmRuns:
             devices: Its devices by key.
             data: Digests of what runs learned from, by key of the run.
         """
-        boards = {key: Board(key, device.name, device.power_limit_mw) for key, device in devices.items()}
+        boards = {key: Board(key, device.name, device.limits) for key, device in devices.items()}
         return cls(
             arm,
             {

@@ -182,6 +182,8 @@ def _describe_devices(
         row.method, row.scope, row.reason = device.method, device.scope, text(device.reason)
         row.driver = text(device.driver, 64)
         row.power_limit_mw, row.memory_bytes = number(device.power_limit_mw), device.memory_bytes
+        row.clock_limit_mhz = number(device.clock_limit_mhz)
+        row.memory_clock_limit_mhz = number(device.memory_clock_limit_mhz)
 
 
 def _note(session: Session, event: Event, note: str) -> None:

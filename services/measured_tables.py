@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import BigInteger, ForeignKey, Index, SmallInteger, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
+from phantom_core.board_limits import BoardLimits
 from services.columns import Base, Blob, Json, Key
 from services.database import UtcDateTime
 
@@ -32,9 +33,16 @@ class Device(Base):
     reason: Mapped[str | None] = mapped_column(Text)
     driver: Mapped[str | None] = mapped_column(String(64))
     power_limit_mw: Mapped[float | None]
+    clock_limit_mhz: Mapped[float | None]
+    memory_clock_limit_mhz: Mapped[float | None]
     memory_bytes: Mapped[int | None] = mapped_column(BigInteger)
 
     __table_args__ = (UniqueConstraint("experiment_id", "host", "uuid"),)
+
+    @property
+    def limits(self) -> BoardLimits:
+        """The limits that it was under when it was described."""
+        return BoardLimits(self.power_limit_mw, self.clock_limit_mhz, self.memory_clock_limit_mhz)
 
 
 class Window(Base):

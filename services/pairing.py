@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from phantom_core.board_limits import BoardLimits
 from phantom_core.flags import FLAGS, Flag, blocking
 from phantom_core.intervals import FEWEST_PAIRS, RatioInterval, ratio_intervals
 from phantom_core.meters.windows import window_flags
@@ -161,8 +162,8 @@ def _names(side: Outcome) -> set[str | None]:
     return {board.name for board in side.boards}
 
 
-def _limits(side: Outcome) -> set[float | None]:
-    return {board.power_limit_mw for board in side.boards}
+def _limits(side: Outcome) -> set[BoardLimits]:
+    return {board.limits for board in side.boards}
 
 
 def _intervals(pairs: Mapping[str, Pairs], asked: Asked) -> dict[str, RatioInterval]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from sqlalchemy import bindparam, select, update
 from sqlalchemy.orm import Session
 
+from phantom_core.board_limits import UNKNOWN_LIMITS, BoardLimits
 from phantom_core.flags import Flag
 from phantom_core.meters.base import PowerMethod
 from phantom_core.meters.company import OwnProcesses, state_flags
@@ -76,12 +77,12 @@ def look(session: Session, experiment: Experiment, windows: Iterable[WindowRow])
         return
     devices = session.scalars(select(Device).where(Device.experiment_id == experiment.id)).all()
     ranks = _ranks_by_device(session, experiment, devices)
-    limits = {device.key: device.power_limit_mw for device in devices}
+    limits = {device.key: device.limits for device in devices}
     changed: list[dict[str, object]] = []
     for span, inside in _merged((_span(window), window) for window in by_key.values()):
         own = ranks.get((span.experiment_attempt, span.device_key), ONE_RANK)
-        limit_mw = limits.get(span.device_key)
-        seen = Seen.in_span(session, span).during(inside, experiment.sample_rate_hz, own, limit_mw)
+        held = limits.get(span.device_key, UNKNOWN_LIMITS)
+        seen = Seen.in_span(session, span).during(inside, experiment.sample_rate_hz, own, held)
         changed += [
             {"window_key": window.key, **values}
             for window, values in zip(inside, seen, strict=True)
@@ -158,7 +159,7 @@ class Seen:
         windows: Sequence[WindowRow],
         rate_hz: float,
         own: OwnProcesses,
-        power_limit_mw: float | None = None,
+        limits: BoardLimits = UNKNOWN_LIMITS,
     ) -> list[dict[str, object]]:
         """What was seen during each of the windows, by name of the column that holds it."""
         starts_s = np.array([window.started_monotonic_s for window in windows])
@@ -182,7 +183,7 @@ class Seen:
                 "largest_gap_s": integral.largest_gap_s,
                 "seen_flags": _in_order(
                     *(integral.flags if has_samples else ()),
-                    *state_flags(self.states[first_state:last_state], own, power_limit_mw),
+                    *state_flags(self.states[first_state:last_state], own, limits),
                 ),
             }
             for integral, has_samples, first_state, last_state in zip(

@@ -10,15 +10,13 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from phantom_core.board_limits import UNKNOWN_LIMITS, BoardLimits
 from phantom_core.flags import Flag
 from phantom_core.meters.nvml_board import POWER_CAP, SLOWDOWNS
 from phantom_core.protocol import BoardState
 
 FIRST_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the namespace that Linux starts with (PROC_PID_INIT_INO in its include/linux/proc_ns.h)."""
-
-LIMIT_TOLERANCE = 0.01
-"""Power limits that differ by less than this share are one, as drivers round them."""
 
 
 @dataclass(frozen=True)
@@ -69,14 +67,14 @@ def board_shared(process_ids: Collection[int] | None, own: OwnProcesses) -> bool
 
 
 def state_flags(
-    states: Iterable[BoardState], own: OwnProcesses, power_limit_mw: float | None = None
+    states: Iterable[BoardState], own: OwnProcesses, limits: BoardLimits = UNKNOWN_LIMITS
 ) -> tuple[Flag, ...]:
     """The flags that states of one board during a window raise.
 
     Args:
         states: The board's states in the window.
         own: The ranks that compute on it.
-        power_limit_mw: Its limit when the experiment opened its meter, in milliwatts; None if unknown.
+        limits: Its limits when the experiment opened its meter.
     """
     flags = set()
     company = []
@@ -86,7 +84,7 @@ def state_flags(
             flags.add(Flag.THROTTLED)
         if POWER_CAP in reasons:
             flags.add(Flag.POWER_CAPPED)
-        if _is_other_limit(state.power_limit_mw, power_limit_mw):
+        if _limits(state).changed_from(limits):
             flags.add(Flag.CLOCKS_DIFFER)
         company.append(board_shared(state.process_ids, own))
     if True in company:
@@ -96,7 +94,5 @@ def state_flags(
     return tuple(flag for flag in Flag if flag in flags)
 
 
-def _is_other_limit(limit_mw: float | None, expected_mw: float | None) -> bool:
-    if limit_mw is None or expected_mw is None:
-        return False
-    return abs(limit_mw - expected_mw) > LIMIT_TOLERANCE * expected_mw
+def _limits(state: BoardState) -> BoardLimits:
+    return BoardLimits(state.power_limit_mw, state.clock_limit_mhz, state.memory_clock_limit_mhz)

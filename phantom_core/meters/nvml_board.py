@@ -19,6 +19,19 @@ GPU_SCOPE = 0
 MODULE_SCOPE = 1
 """NVML_POWER_SCOPE_MODULE: a superchip's whole module, CPU included."""
 
+GRAPHICS_CLOCK, MEMORY_CLOCK = 0, 2
+"""NVML_CLOCK_GRAPHICS and NVML_CLOCK_MEM."""
+
+Question = tuple[str, tuple[int, ...]]
+"""A function of NVML and its arguments after the clock."""
+CLOCK_LIMITS: tuple[Question, ...] = (
+    ("nvmlDeviceGetApplicationsClock", ()),
+    ("nvmlDeviceGetClock", (1,)),  # NVML_CLOCK_ID_APP_CLOCK_TARGET
+    ("nvmlDeviceGetMaxCustomerBoostClock", ()),
+)
+"""Who may tell what a clock is limited to: what was set, then what the board's maker allows. NVML has no question for
+the range that clocks were locked to (`nvmlDeviceSetGpuLockedClocks`)."""
+
 VALUE_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """Members of NVML's value union in the order of its type numbers: double, unsigned int, ..."""
 
@@ -37,6 +50,8 @@ class Metric(StrEnum):
     MEMORY_CLOCK = "memory clock"
     TEMPERATURE = "temperature"
     POWER_LIMIT = "power limit"
+    CLOCK_LIMIT = "clock limit"
+    MEMORY_CLOCK_LIMIT = "memory clock limit"
     THROTTLE_REASONS = "throttle reasons"
     PROCESSES = "compute processes"
 
@@ -50,6 +65,7 @@ class NvmlBoard:
         self._handle: Any = None
         self.uuid = uuid
         """Full UUID of the board."""
+        self._limit_questions: dict[int, tuple[Question, ...]] = {}
         self._readers: dict[Metric, Callable[[], Answer[Any]]] = {
             Metric.ENERGY: partial(self._call, "nvmlDeviceGetTotalEnergyConsumption"),
             Metric.MODULE_ENERGY: lambda: self._field("NVML_FI_DEV_ENERGY", MODULE_SCOPE),
@@ -61,9 +77,11 @@ class NvmlBoard:
                 lambda u: float(u.gpu)
             ),
             Metric.SM_CLOCK: lambda: self._call("nvmlDeviceGetClockInfo", 1).map(float),
-            Metric.MEMORY_CLOCK: lambda: self._call("nvmlDeviceGetClockInfo", 2).map(float),
+            Metric.MEMORY_CLOCK: lambda: self._call("nvmlDeviceGetClockInfo", MEMORY_CLOCK).map(float),
             Metric.TEMPERATURE: lambda: self._call("nvmlDeviceGetTemperature", 0).map(float),
             Metric.POWER_LIMIT: lambda: self._call("nvmlDeviceGetEnforcedPowerLimit").map(float),
+            Metric.CLOCK_LIMIT: partial(self._clock_limit, GRAPHICS_CLOCK),
+            Metric.MEMORY_CLOCK_LIMIT: partial(self._clock_limit, MEMORY_CLOCK),
             Metric.THROTTLE_REASONS: self._throttle_reasons,
             Metric.PROCESSES: self._process_ids,
         }
@@ -72,9 +90,9 @@ class NvmlBoard:
         """Asks for one metric now.
 
         Returns:
-            ENERGY and MODULE_ENERGY in millijoules, powers and limit in milliwatts, clocks in MHz,
-            temperature in degrees Celsius, utilisation in per cent (all floats); THROTTLE_REASONS as a tuple
-            of names, PROCESSES as a tuple of process ids.
+            ENERGY and MODULE_ENERGY in millijoules, powers and their limit in milliwatts, clocks and their
+            limits in MHz, temperature in degrees Celsius, utilisation in per cent (all floats);
+            THROTTLE_REASONS as a tuple of names, PROCESSES as a tuple of process ids.
         """
         return self._readers[metric]()
 
@@ -134,6 +152,20 @@ class NvmlBoard:
             return Answer(getattr(binding, function)(self._handle, *arguments))
         except binding.NVMLError as error:
             return session.failed(function, error.value)
+
+    def _clock_limit(self, clock: int) -> Answer[float]:
+        """Asks each in turn, until one answers: it alone is asked from then on, since each means another limit."""
+        reasons = []
+        for question in self._limit_questions.get(clock, CLOCK_LIMITS):
+            function, arguments = question
+            answer = self._call(function, clock, *arguments)
+            if answer.value:
+                self._limit_questions[clock] = (question,)
+                return answer.map(float)
+            if answer.value is None and not answer.lasting:
+                return answer
+            reasons.append(answer.reason or f"{function}: no limit is told (0 MHz)")
+        return Answer(None, "; ".join(reasons), lasting=True)
 
     def _field(self, field: str, scope: int) -> Answer[float]:
         pynvml = self._session.binding

@@ -143,6 +143,7 @@ class NvmlSession:
             return Answer(None, f"{what}: not permitted to this user ({_text(pynvml, code)})", lasting=True)
         lasting = code in (
             pynvml.NVML_ERROR_NOT_SUPPORTED,
+            pynvml.NVML_ERROR_DEPRECATED,
             pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
             pynvml.NVML_ERROR_INVALID_ARGUMENT,
             pynvml.NVML_ERROR_NOT_FOUND,

@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 from phantom_core.flags import Flag
@@ -18,6 +17,7 @@ from phantom_core.meters.base import (
 )
 from phantom_core.meters.integration import sensor_period_s
 from phantom_core.meters.nvml_board import Metric, NvmlBoard
+from phantom_core.meters.nvml_capabilities import probe
 from phantom_core.meters.nvml_library import Answer, NvmlSession
 from phantom_core.meters.nvml_lookup import FoundBoard, find_board
 from phantom_core.meters.update_period import ASSUMED_PERIOD_S, measured_period_s
@@ -26,33 +26,6 @@ from phantom_core.protocol import BoardState, DeviceInfo, Method, Scope
 GpuScope = Literal["gpu", "module"]
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Capabilities:
-    """What a board answers, asked once when its meter is opened."""
-
-    missing: tuple[tuple[Metric, str], ...]
-    """What it doesn't, with NVML's reason. A board that is lost for the moment is not held against it."""
-
-    def has(self, metric: Metric) -> bool:
-        """Whether the metric is supported."""
-        return metric not in dict(self.missing)
-
-    def why_not(self, metric: Metric) -> str | None:
-        """Why the metric is not supported; None if it is."""
-        return dict(self.missing).get(metric)
-
-
-def probe(board: NvmlBoard) -> Capabilities:
-    """Asks a board for every metric once and logs once what it lacks."""
-    answers = {metric: board.read(metric) for metric in Metric}
-    missing = tuple(
-        (metric, answer.reason or "no value") for metric, answer in answers.items() if answer.lasting
-    )
-    lacks = "; ".join(f"{metric.value} ({reason})" for metric, reason in missing) or "nothing"
-    log.info("board %s lacks: %s", board.uuid, lacks)
-    return Capabilities(missing)
 
 
 class NvmlMeter(MeterBase):
@@ -114,6 +87,8 @@ class NvmlMeter(MeterBase):
             reason=self._remarks(found),
             driver=session.ask("nvmlSystemGetDriverVersion").value,
             power_limit_mw=limit,
+            clock_limit_mhz=board.read(Metric.CLOCK_LIMIT).value,
+            memory_clock_limit_mhz=board.read(Metric.MEMORY_CLOCK_LIMIT).value,
             memory_bytes=board.memory_bytes().value,
         )
 
@@ -175,7 +150,7 @@ class NvmlMeter(MeterBase):
         return PowerReading(instant, answer.value, self._power_method)
 
     def read_state(self) -> BoardState:
-        """Clocks, temperature, utilisation, limit, throttle reasons and processes."""
+        """Clocks, temperature, utilisation, limits, throttle reasons and processes."""
         now = Instant.now(self._monotonic)
         metrics = (
             Metric.SM_CLOCK,
@@ -183,6 +158,8 @@ class NvmlMeter(MeterBase):
             Metric.TEMPERATURE,
             Metric.UTILIZATION,
             Metric.POWER_LIMIT,
+            Metric.CLOCK_LIMIT,
+            Metric.MEMORY_CLOCK_LIMIT,
             Metric.THROTTLE_REASONS,
             Metric.PROCESSES,
         )
@@ -200,6 +177,8 @@ class NvmlMeter(MeterBase):
             temperature_c=values.get(Metric.TEMPERATURE),
             utilization_percent=values.get(Metric.UTILIZATION),
             power_limit_mw=values.get(Metric.POWER_LIMIT),
+            clock_limit_mhz=values.get(Metric.CLOCK_LIMIT),
+            memory_clock_limit_mhz=values.get(Metric.MEMORY_CLOCK_LIMIT),
             throttle_reasons=values.get(Metric.THROTTLE_REASONS),
             process_ids=values.get(Metric.PROCESSES),
             reasons=tuple(reasons),
@@ -254,6 +233,11 @@ class NvmlMeter(MeterBase):
         elif counter:
             power = self.capabilities.why_not(Metric.POWER_USAGE)
             remarks.append(f"no energy counter ({counter}) and no power ({power})")
+        remarks += [
+            f"no {metric.value} is told ({reason})"
+            for metric, reason in self.capabilities.missing
+            if metric in (Metric.CLOCK_LIMIT, Metric.MEMORY_CLOCK_LIMIT)
+        ]
         if found.divided:
             remarks.append(
                 f"energy of the whole board, of which {found.mig_uuid or 'what computes here'} is a slice"

@@ -24,5 +24,9 @@ class DeviceView(View):
     """Driver version."""
     power_limit_mw: float | None
     """Enforced power limit, milliwatts."""
+    clock_limit_mhz: float | None
+    """Limit on the clock of the multiprocessors, MHz, as far as the driver tells one."""
+    memory_clock_limit_mhz: float | None
+    """Limit on the clock of the memory, MHz."""
     memory_bytes: int | None
     """Memory of the device."""

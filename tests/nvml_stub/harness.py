@@ -28,7 +28,7 @@ ALWAYS = (-1e9, 1e9)
 
 UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 1, 2, 3, 4, 6
 DRIVER_NOT_LOADED, TIMEOUT, FUNCTION_NOT_FOUND, GPU_IS_LOST, LIB_RM_VERSION_MISMATCH = 9, 10, 13, 15, 18
-UNKNOWN = 999
+DEPRECATED, UNKNOWN = 26, 999
 
 Span = tuple[float, float]
 
@@ -53,6 +53,10 @@ class StubBoard:
     period_s: float = 0.1
     counter_mj: int = 5_000_000
     limit_w: float = 700.0
+    clock_limits: tuple[tuple[int, int, Span], ...] = ((0, 1980, ALWAYS), (2, 2619, ALWAYS))
+    """Applications clocks: type of clock, MHz, when; not supported at other times."""
+    max_boosts: tuple[tuple[int, int], ...] = ((0, 1980), (2, 2619))
+    """What the board's maker allows at most: type of clock, MHz."""
     memory_bytes: int = 150_000_000_000
     capability: tuple[int, int] = (9, 0)
     architecture: int = 9
@@ -80,6 +84,10 @@ class StubBoard:
             f"module_extra {self.module_extra_w!r}",
         ]
         lines += [f"power {t!r} {watts!r}" for t, watts in self.power]
+        lines += [
+            f"clock_limit {kind} {mhz} {span[0]!r} {span[1]!r}" for kind, mhz, span in self.clock_limits
+        ]
+        lines += [f"max_boost {kind} {mhz}" for kind, mhz in self.max_boosts]
         lines += [f"reset {t!r}" for t in self.resets]
         lines += [f"lost {self.lost[0]!r} {self.lost[1]!r}"] if self.lost else []
         lines += [f"fail {f.what} {f.code} {f.when[0]!r} {f.when[1]!r}" for f in self.failures]

@@ -37,7 +37,7 @@ struct Board {
     Device self;
     char name[96];
     unsigned long long memory, counter_mj;
-    unsigned limit_mw, major, minor, architecture;
+    unsigned limit_mw, major, minor, architecture, max_boost_mhz[3];
     double period, module_extra_w;
     Point points[4096];
     int n_points;
@@ -46,6 +46,7 @@ struct Board {
     Process processes[MANY]; int n_processes;
     Setting throttles[MANY]; int n_throttles;
     Setting utilizations[MANY]; int n_utilizations;
+    Setting clock_limits[3][MANY]; int n_clock_limits[3]; /* by type of clock; without one: not supported */
     Device slices[8]; int n_slices;
     Span lost;
 };
@@ -127,7 +128,11 @@ static void read_board_line(Board *b, const char *key, char **rest, const char *
     else if (!strcmp(key, "limit")) b->limit_mw = (unsigned)NUMBER();
     else if (!strcmp(key, "architecture")) b->architecture = (unsigned)NUMBER();
     else if (!strcmp(key, "capability")) { b->major = (unsigned)NUMBER(); b->minor = (unsigned)NUMBER(); }
-    else if (!strcmp(key, "period")) b->period = NUMBER();
+    else if (!strcmp(key, "max_boost")) {
+        unsigned type = (unsigned)NUMBER();
+        if (type > 2) refuse(line);
+        b->max_boost_mhz[type] = (unsigned)NUMBER();
+    } else if (!strcmp(key, "period")) b->period = NUMBER();
     else if (!strcmp(key, "module_extra")) b->module_extra_w = NUMBER();
     else if (!strcmp(key, "reset")) *NEXT(b->resets, b->n_resets) = NUMBER();
     else if (!strcmp(key, "lost")) b->lost = span_of(rest, line);
@@ -144,6 +149,12 @@ static void read_board_line(Board *b, const char *key, char **rest, const char *
         p->when = span_of(rest, line);
     } else if (!strcmp(key, "throttle") || !strcmp(key, "utilization")) {
         Setting *s = key[0] == 't' ? NEXT(b->throttles, b->n_throttles) : NEXT(b->utilizations, b->n_utilizations);
+        s->value = (unsigned long long)NUMBER();
+        s->when = span_of(rest, line);
+    } else if (!strcmp(key, "clock_limit")) {
+        unsigned type = (unsigned)NUMBER();
+        if (type > 2) refuse(line);
+        Setting *s = NEXT(b->clock_limits[type], b->n_clock_limits[type]);
         s->value = (unsigned long long)NUMBER();
         s->when = span_of(rest, line);
     } else if (!strcmp(key, "slice")) {
@@ -405,6 +416,31 @@ EXPORT int nvmlDeviceGetClockInfo(Device *device, unsigned type, unsigned *mhz) 
     ENTER(device->parent);
     if (type > 3) return INVALID_ARGUMENT;
     *mhz = type == 2 ? 2619 : 1980;
+    return SUCCESS;
+}
+static int clock_limit_of(const char *function, Device *device, unsigned type, unsigned *mhz) {
+    const Board *b = device->parent;
+    int code = enter(function, b);
+    if (code) return code;
+    if (type > 2) return INVALID_ARGUMENT;
+    for (int i = 0; i < b->n_clock_limits[type]; i++)
+        if (within(b->clock_limits[type][i].when, now())) {
+            *mhz = (unsigned)b->clock_limits[type][i].value;
+            return SUCCESS;
+        }
+    return NOT_SUPPORTED;
+}
+EXPORT int nvmlDeviceGetApplicationsClock(Device *device, unsigned type, unsigned *mhz) {
+    return clock_limit_of(__func__, device, type, mhz);
+}
+EXPORT int nvmlDeviceGetClock(Device *device, unsigned type, unsigned id, unsigned *mhz) {
+    return id == 1 ? clock_limit_of(__func__, device, type, mhz) : INVALID_ARGUMENT;
+}
+EXPORT int nvmlDeviceGetMaxCustomerBoostClock(Device *device, unsigned type, unsigned *mhz) {
+    ENTER(device->parent);
+    if (type > 2) return INVALID_ARGUMENT;
+    if (!device->parent->max_boost_mhz[type]) return NOT_SUPPORTED;
+    *mhz = device->parent->max_boost_mhz[type];
     return SUCCESS;
 }
 EXPORT int nvmlDeviceGetTemperature(Device *device, unsigned sensor, unsigned *celsius) {

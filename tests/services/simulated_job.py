@@ -119,6 +119,8 @@ class SimulatedJob:
                         scope="gpu",
                         driver="570.1",
                         power_limit_mw=700_000.0,
+                        clock_limit_mhz=1_980.0,
+                        memory_clock_limit_mhz=2_619.0,
                         memory_bytes=80 * 2**30,
                     )
                     for rank in (0, 1)

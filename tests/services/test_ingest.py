@@ -411,28 +411,33 @@ def test_company_on_a_board_is_flagged(database: Database) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits_mw", "flags"),
+    ("changed_limit", "flags"),
     [
-        ((700_000.0, 700_000.0), ()),
-        ((700_000.0, 699_000.0), ()),
-        ((700_000.0, 500_000.0), ("clocks_differ",)),
+        ({}, ()),
+        ({"power_limit_mw": 699_000.0}, ()),
+        ({"power_limit_mw": 500_000.0}, ("clocks_differ",)),
+        ({"clock_limit_mhz": 1_965.0}, ("clocks_differ",)),
+        ({"memory_clock_limit_mhz": 1_593.0}, ("clocks_differ",)),
+        ({"clock_limit_mhz": None, "memory_clock_limit_mhz": None}, ()),
     ],
 )
-def test_a_power_limit_that_is_changed_in_mid_run_is_flagged_and_its_round_is_not_compared(
-    sqlite_database: Database, limits_mw: tuple[float, float], flags: tuple[str, ...]
+def test_a_limit_that_is_changed_in_mid_run_is_flagged_and_its_round_is_not_compared(
+    sqlite_database: Database, changed_limit: dict[str, float | None], flags: tuple[str, ...]
 ) -> None:
+    limits = {"power_limit_mw": 700_000.0, "clock_limit_mhz": 1_980.0, "memory_clock_limit_mhz": 2_619.0}
     identifier, _, job = begun(sqlite_database)
     deliver(sqlite_database, job, job.started())
     for run in job.assignment.runs:
         began_s = job.clock_s
         deliver(sqlite_database, job, job.run(run))
+        is_changed = run.round == 1 and run.arm == "phantom"
         states = tuple(
             BoardState(
                 at=SOON,
                 monotonic_s=began_s + offset,
-                power_limit_mw=limits_mw[run.round == 1 and run.arm == "phantom" and offset > 10],
                 throttle_reasons=(),
                 process_ids=(17,),
+                **(limits | (changed_limit if is_changed and offset > 10 else {})),
             )
             for offset in range(22)
         )

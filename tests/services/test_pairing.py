@@ -30,12 +30,24 @@ def compared(
         )
     ]
     devices = {
-        key: Device(key=key, host="h", uuid=f"GPU-{key}", name=name, power_limit_mw=limit)
-        for key, name, limit in (
-            (1, "H100", 700.0),
-            (2, "H100", 700.0),
-            (3, "A100", 700.0),
-            (4, "H100", 300.0),
+        key: Device(
+            key=key,
+            host="h",
+            uuid=f"GPU-{key}",
+            name=name,
+            power_limit_mw=power,
+            clock_limit_mhz=clock,
+            memory_clock_limit_mhz=memory,
+        )
+        for key, name, power, clock, memory in (
+            (1, "H100", 700.0, 1980.0, 2619.0),
+            (2, "H100", 700.0, 1980.0, 2619.0),
+            (3, "A100", 700.0, 1980.0, 2619.0),
+            (4, "H100", 300.0, 1980.0, 2619.0),
+            (5, "H100", 700.0, 1410.0, 2619.0),
+            (6, "H100", 700.0, 1980.0, 1593.0),
+            (7, "H100", 700.0, None, None),
+            (8, "H100", 700.0, None, None),
         )
     }
     runs = [
@@ -294,6 +306,30 @@ def test_boards_under_different_power_limits_are_not_compared() -> None:
         return {**energies(0.7)(arm, number), "device_keys": [1, 4] if arm == "tensor" else [1]}
 
     assert compared(values).primary.blocking_flags == ("clocks_differ",)
+
+
+@pytest.mark.parametrize(
+    ("boards", "blocking"),
+    [
+        ([1, 2], ()),
+        ([1, 5], ("clocks_differ",)),
+        ([1, 6], ("clocks_differ",)),
+        ([1, 7], ("clocks_differ",)),
+        ([7, 8], ()),
+        ([7, 1], ("clocks_differ",)),
+    ],
+)
+def test_boards_under_different_limits_on_clocks_are_not_compared(
+    boards: list[int], blocking: tuple[str, ...]
+) -> None:
+    """The baseline runs on both boards, the arm on the first; limits that nobody knows are no difference."""
+
+    def values(arm: str, number: int) -> Mapping[str, Any]:
+        return {**energies(0.7)(arm, number), "device_keys": boards if arm == "tensor" else boards[:1]}
+
+    primary = compared(values).primary
+    assert primary.blocking_flags == blocking
+    assert primary.verdict == ("not_comparable" if blocking else "saves")
 
 
 def test_a_ratio_that_moves_with_the_rounds_is_flagged() -> None:

@@ -15,6 +15,7 @@ from phantom_core.meters.nvml_meter import GpuScope, NvmlMeter
 from phantom_core.meters.windows import window_energy
 from tests.nvml_stub.harness import (
     ALWAYS,
+    DEPRECATED,
     DRIVER_NOT_LOADED,
     FUNCTION_NOT_FOUND,
     GPU_IS_LOST,
@@ -175,11 +176,15 @@ ASKED_BY = {
     Metric.MEMORY_CLOCK: "nvmlDeviceGetClockInfo",
     Metric.TEMPERATURE: "nvmlDeviceGetTemperature",
     Metric.POWER_LIMIT: "nvmlDeviceGetEnforcedPowerLimit",
+    Metric.CLOCK_LIMIT: "nvmlDeviceGetApplicationsClock",
+    Metric.MEMORY_CLOCK_LIMIT: "nvmlDeviceGetApplicationsClock",
     Metric.THROTTLE_REASONS: "nvmlDeviceGetCurrentClocksEventReasons",
     Metric.PROCESSES: "nvmlDeviceGetComputeRunningProcesses_v3",
 }
 """The stub's name for what each metric asks."""
 OLDER_NAMES = {
+    Metric.CLOCK_LIMIT: ("nvmlDeviceGetClock", "nvmlDeviceGetMaxCustomerBoostClock"),
+    Metric.MEMORY_CLOCK_LIMIT: ("nvmlDeviceGetClock", "nvmlDeviceGetMaxCustomerBoostClock"),
     Metric.THROTTLE_REASONS: ("nvmlDeviceGetCurrentClocksThrottleReasons",),
     Metric.PROCESSES: ("nvmlDeviceGetComputeRunningProcesses_v2",),
 }
@@ -193,6 +198,7 @@ OLDER_NAMES = {
         (NO_PERMISSION, "not permitted to this user", True, False),
         (FUNCTION_NOT_FOUND, "Function Not Found", True, False),
         (INVALID_ARGUMENT, "Invalid Argument", True, False),
+        (DEPRECATED, "error 26", True, False),
         (NOT_FOUND, "Not Found", True, False),
         (TIMEOUT, "Timeout", False, False),
         (UNKNOWN, "Unknown Error", False, False),
