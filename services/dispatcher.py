@@ -23,6 +23,7 @@ from services.followed import Followed
 from services.following import STOP_AGAIN_S
 from services.lease_watch import LeaseWatch
 from services.mishaps import Mishaps
+from services.scrubbing import scrubbed
 from services.settings import Settings
 
 if TYPE_CHECKING:
@@ -249,11 +250,12 @@ class Dispatcher:
                 self._capacity = cluster.capacity()
                 self._problem = None
             except (ClusterError, OSError) as error:
-                if self._problem != str(error):
+                problem = scrubbed(str(error))
+                if self._problem != problem:
                     log.warning("cluster: %s; trying again", error)
-                self._problem = str(error)
+                self._problem = problem
             except Exception as error:
-                problem = f"{type(error).__name__}: {error}"
+                problem = scrubbed(f"{type(error).__name__}: {error}")
                 if self._problem != problem:
                     log.exception("cluster: looking after it failed; trying again")
                 self._problem = problem

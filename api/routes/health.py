@@ -9,6 +9,7 @@ from api.auth import needs
 from api.context import Context, ContextDependency
 from api.responses import View, answer
 from services.errors import DatabaseError
+from services.scrubbing import scrubbed
 
 HEARTBEAT_LIMIT_S = 30.0
 """A dispatcher that has been silent for longer counts as stuck."""
@@ -106,7 +107,9 @@ def _background_checks(context: Context) -> list[Check]:
         )
         trouble = background.trouble()
         if dispatcher.ok and trouble is not None:
-            dispatcher = Check(name="dispatcher", ok=False, needed=False, detail=trouble)
+            dispatcher = Check(name="dispatcher", ok=False, needed=False, detail=scrubbed(trouble))
     problem = background.cluster_problem()
-    cluster = Check(name="cluster", ok=problem is None, needed=False, detail=problem or "experiments can run")
+    # What a cluster answers may repeat what it was sent; this address is open to everyone.
+    told = "experiments can run" if problem is None else scrubbed(problem)
+    cluster = Check(name="cluster", ok=problem is None, needed=False, detail=told)
     return [dispatcher, cluster]

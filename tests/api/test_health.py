@@ -39,6 +39,18 @@ def test_what_the_dispatcher_fails_at_unexpectedly_degrades_and_is_told(start: S
     assert "following exp-1 (TypeError)" in service.http.get("/readyz").text
 
 
+def test_secrets_in_what_the_dispatcher_fails_at_are_not_told(start: Start) -> None:
+    service = start()
+    service.background.problem = (
+        "http://ray:hunter22@head:8265 refused: Authorization: Bearer abcdefgh12345678"
+    )
+    service.background.fails = "following exp-1 (OperationalError: host=db password=correcthorse)"
+    told = service.http.get("/readyz").text
+    assert "http://ray:[secret]@head:8265 refused" in told
+    assert "host=db password=[secret]" in told
+    assert not any(secret in told for secret in ("hunter22", "abcdefgh12345678", "correcthorse"))
+
+
 @pytest.mark.parametrize("age_s", [None, 31.0])
 def test_a_dispatcher_without_signs_of_life_is_unready(start: Start, age_s: float | None) -> None:
     service = start()
