@@ -77,6 +77,9 @@ def test_a_whole_job_becomes_a_finished_experiment(database: Database) -> None:
     found = experiments.get(database, identifier)
     assert (found.state, found.runs) == ("succeeded", {"succeeded": 6})
     assert {device.uuid for device in found.devices} == {uuid(0), uuid(1)}
+    assert {(device.clock_limit_mhz, device.memory_clock_limit_mhz) for device in found.devices} == {
+        (1_980, 2_619)
+    }
     assert found.environment is not None
     assert found.environment["backend"] == "nccl"
     assert found.first_run_at is not None
