@@ -93,6 +93,12 @@ def _machine(result: dict[str, Any]) -> str:
     return f"{result['cpus']} cores, Python {result['python']}{peer}, {result['date'][:10]}, `{result['command']}`"
 
 
+def _of_all_commands(result: dict[str, Any]) -> dict[str, Any]:
+    """The same with the commands of all its rows, where they were made by several."""
+    commands = dict.fromkeys(row.get("command", result["command"]) for row in result["rows"])
+    return result | {"command": "`, `".join(commands)}
+
+
 def figure(_: dict[str, Any]) -> str:
     """What `benchmarks.figure` drew."""
     return "![J per training step of every layout against column/row's](benchmarks/results/layers.svg)"
@@ -184,8 +190,7 @@ def meters(result: dict[str, Any]) -> str:
                 f"| {row['step_time_change_percent']:+.2f} % {interval} |"
             )
     board = "a scripted board" if setting["scripted_board"] else setting["board"]
-    commands = dict.fromkeys(row.get("command", result["command"]) for row in rows if row is not setting)
-    told = origin(result | {"command": "`, `".join(commands)})
+    told = origin(_of_all_commands(result | {"rows": [row for row in rows if row is not setting]}))
     return "\n".join([*lines, "", f"On {board}, `{setting['method']}`. {told}."])
 
 
@@ -205,7 +210,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "meters_scripted": meters,
     "service": service,
     "hostile": hostile,
-    "soak": lambda result: quote_soak.soak(result, _machine(result)),
+    "soak": lambda result: quote_soak.soak(result, _machine(_of_all_commands(result))),
     "startup": startup,
     "layers.figure": figure,
     **{name: functools.partial(step_table, table) for name, table in quote_layers.TABLES.items()},

@@ -26,7 +26,7 @@ import httpx
 import psutil
 from sqlalchemy import func, select
 
-from benchmarks.record import record, recorded_rows
+from benchmarks.record import command_line, record, recorded_rows
 from benchmarks.service import databases
 from services.database import Database
 from services.states import TERMINAL_STATES
@@ -74,7 +74,7 @@ def _soaked(kind: str, options: argparse.Namespace) -> str | None:
             database.migrate()
         bench = stack.enter_context(faults(folder, url, Behaviour(pause_s=0.002)))
         soak = Soak(bench, random.Random(options.seed), options.experiments, options.fault_every_s)
-        row = {"database": kind} | soak.run(options.minutes * 60)
+        row = {"database": kind, "command": command_line()} | soak.run(options.minutes * 60)
     kept = recorded_rows(options.out) if options.append else []
     others = [each for each in kept if each["database"] != kind]
     options.append = True  # this run's own databases stay beside each other
