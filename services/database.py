@@ -302,7 +302,7 @@ def _sqlite_engine(url: URL) -> Engine:
             "synchronous = FULL",
             "foreign_keys = ON",
             f"busy_timeout = {round(BUSY_TIMEOUT_S * 1_000)}",
-            "cache_size = -32768",
+            "cache_size = -4096",  # KiB for each connection of the pool; the system caches the file for all of them
             "temp_store = MEMORY",
             "journal_size_limit = 67108864",
         ):
