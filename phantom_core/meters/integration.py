@@ -5,7 +5,8 @@ overshooting has an integral between dt min(p, q) and dt max(p, q); the trapezoi
 misses by at most dt |q - p| / 2. A sensor that is refreshed every T seconds adds at most T |q - p|: its
 samples are a trace that lags by up to T. For |q - p| the largest change of a piece and its two neighbours is
 taken, so that a crest between two equal samples is covered where it shows in the slopes beside it. The bounds
-of the pieces add up.
+of the pieces add up. A change that begins in the last T before the window's end shows in no sample yet, and a window
+of less than 2 T may lie within one refresh: the bound knows nothing of either.
 """
 
 import math
