@@ -3,7 +3,8 @@
 A rank's thread beats in the ranks' store every few seconds; rank 0's tells the service while every rank has beaten
 since it last did. Beats are a thread's, not the step loop's: a window may rightly take longer than any silence that
 should be borne. So what falls silent are processes that are stopped, swapped out, or gone with their host. Ranks that
-all live and wait for one another are freed by the alarm and by the collectives' own time-outs.
+all live and wait for one another are freed by the alarm where one of them fails, by a time-out in an eager collective,
+and else by the experiment's own deadline.
 """
 
 import logging
