@@ -84,7 +84,7 @@ def ghost_exchange(result: dict[str, Any]) -> str:
 
 def service(result: dict[str, Any]) -> str:
     """Ghostwatt beside MLflow, and alone."""
-    return quote_service.service(result, _machine(result))
+    return quote_service.service(result, _machine(_of_all_commands(result)))
 
 
 def _machine(result: dict[str, Any]) -> str:

@@ -33,7 +33,7 @@ from sqlalchemy import create_engine, make_url, text
 from benchmarks.event_watchers import watching
 from benchmarks.http_load import Ask, Load, ask_once, closed_loop, one_by_one, open_loop
 from benchmarks.power_archive import fill
-from benchmarks.record import record, recorded_rows
+from benchmarks.record import command_line, record, recorded_rows
 from benchmarks.tracking_servers import (
     POINTS_PER_BATCH,
     Bare,
@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--samples", type=int, default=10_000_000)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "service.json")
-    parser.add_argument("--append", action="store_true", help="keep what the file has of other runs")
+    parser.add_argument("--append", action="store_true", help="keep what the file has of other parts")
     arguments = parser.parse_args()
     rows: list[Row] = recorded_rows(arguments.out) if arguments.append else []
     with ExitStack() as stack:
@@ -79,9 +79,11 @@ def main() -> None:
         for database in arguments.databases:
             fresh = stack.enter_context(databases(database, folder))
             for name in arguments.only:
+                made = RUN[name](arguments, folder, fresh)
                 found = [
-                    {"part": name, "database": database, **row} for row in RUN[name](arguments, folder, fresh)
+                    {"part": name, "database": database, "command": command_line(), **row} for row in made
                 ]
+                rows = [row for row in rows if (row["part"], row["database"]) != (name, database)]
                 for row in found:
                     print(row, flush=True)
                 rows += found
