@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 LAYERS_PER_CHECKPOINT = 2
 """Hidden layers whose activations backward computes anew at a time, with activation checkpointing."""
 LEAST_IN_ONE_PASS = 1 << 19
-"""Numbers of a bfloat16 weight whose update is worth a kernel of its own; smaller ones share torch's."""
+"""Numbers of a bfloat16 weight whose update at the step's end is worth a kernel of its own; smaller ones share
+torch's. Beside backward (`training.update: overlapped`) each has its own."""
 
 
 def bytes_per_number(dtype: Dtype) -> int:
@@ -206,9 +207,10 @@ def _memory(
     elif rounded and training.update == "after":
         # Together at the step's end the small ones are torch's, which wants gradients in the masters' format.
         state_bytes += 4 * sum(
-            (layer.own_parameters + layer.replicated_parameters) * count
+            numbers * count
             for layer, count in layers
-            if layer.own_parameters < LEAST_IN_ONE_PASS
+            for numbers in layer.weights
+            if numbers < LEAST_IN_ONE_PASS
         )
     # GELU's backward needs its input besides the output that the next layer keeps; ReLU's and tanh's needs
     # no more.

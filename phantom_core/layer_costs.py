@@ -47,6 +47,8 @@ def bytes_sent(kind: Collective, elements: int, element_bytes: int, world_size: 
 class LayerCost:
     """One layer on one rank, for one batch."""
 
+    weights: tuple[int, ...]
+    """Numbers of each weight matrix and bias that the rank holds, the replicated ones included."""
     own_parameters: int
     """Weights and biases that no other rank has."""
     replicated_parameters: int
@@ -131,23 +133,23 @@ class _Layers:
 
     def input(self, features: int) -> LayerCost:
         """Features to shard; features need no gradient, so half of the usual backward."""
-        cost = self._layer(features * self.m, reads=0, writes=self.m)
+        cost = self._layer((features * self.m,), reads=0, writes=self.m)
         return replace(cost, backward_flops=cost.forward_flops)
 
     def output(self, outputs: int) -> LayerCost:
         """Shard to full outputs by an all-reduce."""
         sums: Exchange = ("all_reduce", outputs * self.b)
-        return self._layer(self.m * outputs, reads=self.m, writes=outputs, full=True, forward=(sums,))
+        return self._layer((self.m * outputs,), reads=self.m, writes=outputs, full=True, forward=(sums,))
 
     def local(self) -> LayerCost:
         """An m x m block on each rank, nothing sent: block-diagonal, and dense where p = 1."""
-        return self._layer(self.m * self.m, reads=self.m, writes=self.m)
+        return self._layer((self.m * self.m,), reads=self.m, writes=self.m)
 
     def phantom(self, k: int) -> LayerCost:
         """All-gather of ghosts forward, reduce-scatter of their gradients backward."""
         if self.p == 1:
             return self.local()
-        weights = self.m * self.m + k * self.m + (self.p - 1) * k * self.m
+        weights = (self.m * self.m, k * self.m, (self.p - 1) * k * self.m)
         ghosts = self.p * k * self.b
         gather: Exchange = ("all_gather", ghosts)
         scatter: Exchange = ("reduce_scatter", ghosts)
@@ -163,20 +165,26 @@ class _Layers:
         scatter: Exchange = ("reduce_scatter", whole)
         kept = whole if self.p > 1 else 0
         return self._layer(
-            self.n * self.m, self.m, self.m, forward=(gather,), backward=(scatter,), saved=kept, buffers=kept
+            (self.n * self.m,),
+            self.m,
+            self.m,
+            forward=(gather,),
+            backward=(scatter,),
+            saved=kept,
+            buffers=kept,
         )
 
     def row(self, by_dtensor: bool = False) -> LayerCost:
         """Shard to full by an all-reduce forward; its bias is replicated."""
         sums: Exchange = ("all_reduce", self.n * self.b)
         buffers = self._copies(by_dtensor)
-        return self._layer(self.n * self.m, self.m, self.n, full=True, forward=(sums,), buffers=buffers)
+        return self._layer((self.n * self.m,), self.m, self.n, full=True, forward=(sums,), buffers=buffers)
 
     def column(self, by_dtensor: bool = False) -> LayerCost:
         """Full to shard; backward all-reduces dx."""
         sums: Exchange = ("all_reduce", self.n * self.b)
         return self._layer(
-            self.n * self.m, self.n, self.m, backward=(sums,), buffers=self._copies(by_dtensor)
+            (self.n * self.m,), self.n, self.m, backward=(sums,), buffers=self._copies(by_dtensor)
         )
 
     def row_scatter(self, by_dtensor: bool = False) -> LayerCost:
@@ -189,12 +197,13 @@ class _Layers:
         gather: Exchange = ("all_gather", whole)
         buffers = self._copies(by_dtensor) or (whole if self.p > 1 else 0)
         cost = self._layer(
-            self.n * self.m, self.m, self.m, forward=(scatter,), backward=(gather,), buffers=buffers
+            (self.n * self.m,), self.m, self.m, forward=(scatter,), backward=(gather,), buffers=buffers
         )
         if not (by_dtensor and self.bias and self.p > 1):
             return cost
         own = cost.own_parameters - self.m
-        return replace(cost, own_parameters=own, replicated_parameters=self.n)
+        held = (self.n * self.m, self.n)
+        return replace(cost, weights=held, own_parameters=own, replicated_parameters=self.n)
 
     def _copies(self, by_dtensor: bool) -> int:
         """Numbers in the copies that DTensor's collectives make: they return new tensors, and keep the old."""
@@ -205,12 +214,18 @@ class _Layers:
         inner = r * self.b
         sums: Exchange = ("all_reduce", inner)
         return self._layer(
-            2 * r * self.m, self.m, self.m, forward=(sums,), backward=(sums,), saved=inner, buffers=inner
+            (r * self.m, self.m * r),
+            self.m,
+            self.m,
+            forward=(sums,),
+            backward=(sums,),
+            saved=inner,
+            buffers=inner,
         )
 
     def _layer(
         self,
-        weights: int,
+        matrices: tuple[int, ...],
         reads: int,
         writes: int,
         *,
@@ -221,9 +236,11 @@ class _Layers:
         buffers: int = 0,
     ) -> LayerCost:
         """A layer that reads and writes so many numbers per row; `full` if its output is on every rank."""
+        weights = sum(matrices)
         biases = writes if self.bias else 0
         replicated = biases if full and self.p > 1 else 0
         return LayerCost(
+            weights=(*matrices, biases) if biases else matrices,
             own_parameters=weights + biases - replicated,
             replicated_parameters=replicated,
             forward_flops=2 * self.b * weights,

@@ -35,7 +35,7 @@ class WeightUpdate:
     from. Per weight that is 2 bytes of weight, 2 of gradient, 4 of master, 4 of its gradient, and the
     optimizer's state. On CUDA weights are updated in one pass by `update_kernels`, where Triton is there;
     their masters need no gradients of their own. Only small ones that are all updated at the end share
-    torch's kernels instead.
+    torch's kernels instead. `cost.MemoryEstimate` counts all of this.
 
     Args:
         model: Its weights are updated in place.

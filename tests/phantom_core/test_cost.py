@@ -2,9 +2,11 @@
 
 import subprocess
 import sys
+from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,12 +18,15 @@ from phantom_core.cost import (
     data_bytes,
     frugal_world_size,
 )
+from phantom_core.ffn import build_ffn
 from phantom_core.layer_costs import bytes_sent
 from phantom_core.spec import BlockDiagonalArm, LowRankArm, PhantomArm, TensorArm
 from phantom_core.task_shapes import TaskShape
+from phantom_core.training import optimizers
+from phantom_core.training.optimizers import WeightUpdate
 from tests.distributed import run_ranks
 from tests.phantom_core.arms import dtensor_arms, every_arm, planned
-from tests.phantom_core.counting import Counted, count
+from tests.phantom_core.counting import Counted, LiveMemory, count
 
 CONDITIONS: list[dict[str, Any]] = [
     {"depth": 1, "placement": "whole", "width": 24, "batch_size": 7},
@@ -203,6 +208,34 @@ def test_bfloat16_counts_float32_masters_with_moments_and_the_gradients_that_the
     assert cost.memory.weights_bytes == 2 * cost.parameters_per_rank
     # At 4,096 the first and last layer are small all the same: under a thousandth of all weights.
     assert cost.memory.optimizer_bytes == pytest.approx(bytes_per_weight * cost.parameters_per_rank, rel=1e-3)
+
+
+def count_update_state(update: str) -> list[tuple[str, int, int]]:
+    """Runs on every rank: by arm, what `WeightUpdate` takes where it has kernels, and what the formulas say."""
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        # They are asked for when the state is made, and run on CUDA only.
+        patch.setattr(optimizers, "_kernels", lambda _: ModuleType("update_kernels"))
+        # Of 768 numbers a side local matrices are updated in one pass always, ghosts' and biases are small.
+        for arm in [*every_arm(2, ghosts=8), *dtensor_arms(2)]:
+            plan, shape = planned(arm, width=1_536, depth=3, dtype="bfloat16", update=update)
+            ffn = build_ffn(plan, shape, "whole")
+            with LiveMemory() as memory:
+                torch.empty(0)
+                before_bytes = memory.peak_bytes
+                held = WeightUpdate(ffn, plan.training, torch.device("cpu"))
+            # The rate, and AdamW's number of steps per weight, are no state that grows with weights.
+            counters_bytes = held.rate.nbytes + 4 * sum(1 for _ in ffn.parameters())
+            taken_bytes = memory.peak_bytes - before_bytes - counters_bytes
+            found.append((arm.name, taken_bytes, arm_cost(plan, shape, "whole").memory.optimizer_bytes))
+    return found
+
+
+@pytest.mark.parametrize("update", ["overlapped", "after"])
+def test_update_state_beside_one_pass_kernels_is_what_the_update_takes(update: str) -> None:
+    """To the byte, in every layout: whether a weight is small is asked of each matrix and bias, not of layers."""
+    for found in run_ranks(2, count_update_state, update):
+        assert [(arm, taken) for arm, taken, _ in found] == [(arm, said) for arm, _, said in found]
 
 
 def test_data_is_counted_with_its_placement_and_targets() -> None:
