@@ -98,15 +98,12 @@ def enough_rounds(
     """
     if measurement.rounds != "auto" or rounds_made < measurement.min_rounds:
         return None
-    compared = _compared(figures, baseline)
-    if not compared:
+    known = _known_least(figures, baseline, measurement.seed)
+    if known is None:
         return Enough(f"no arm could be compared with {baseline!r} in {rounds_made} rounds", is_precise=False)
-    if any(len(log_ratios) < FEWEST_SEQUENTIAL_PAIRS for log_ratios in compared.values()):
+    if known.width is None or not known.width <= measurement.precision:
         return None
-    widest, width = _widest(compared, measurement.seed)
-    if not width <= measurement.precision:
-        return None
-    told = f"{widest!r} is known to ± {100 * width:.2g} % after {rounds_made} rounds"
+    told = f"{known.arm!r} is known to ± {100 * known.width:.2g} % after {rounds_made} rounds"
     return Enough(
         f"{told}, and {100 * measurement.precision:g} % was asked for; no arm is known less well",
         is_precise=True,
@@ -126,23 +123,44 @@ def rounds_used_up(
     Returns:
         One sentence for a person; None if every arm is as precise as was wished, or the rounds are a number.
     """
-    rounds = measurement.max_rounds
-    if measurement.rounds != "auto" or enough_rounds(measurement, rounds, figures, baseline) is not None:
+    if measurement.rounds != "auto":
         return None
-    said = f"max_rounds = {rounds} rounds were made"
+    known = _known_least(figures, baseline, measurement.seed)
+    if known is None:
+        return None
+    said = f"max_rounds = {measurement.max_rounds} rounds were made"
+    if known.width is None:
+        pairs = len(known.log_ratios)
+        return f"{said}, of which {pairs} could be paired for {known.arm!r}; {FEWEST_SEQUENTIAL_PAIRS} are needed"
+    if known.width <= measurement.precision:
+        return None
+    expected = rounds_for_precision(known.log_ratios, measurement.precision, SEQUENTIAL_LEVEL)
+    return (
+        f"{said}, and {known.arm!r} is known to ± {100 * known.width:.2g} % only; "
+        f"± {100 * measurement.precision:g} % was asked for, which can be expected of {expected} rounds"
+    )
+
+
+@dataclass(frozen=True)
+class _KnownLeast:
+    """The arm whose ratio is known least well."""
+
+    arm: str
+    log_ratios: Sequence[float]
+    width: float | None
+    """Half-width of its interval; None where it has too few pairs for one."""
+
+
+def _known_least(figures: Mapping[str, Mapping[int, float]], baseline: str, seed: int) -> _KnownLeast | None:
+    """How well every arm is known at least; None if none can be compared."""
     compared = _compared(figures, baseline)
+    if not compared:
+        return None
     fewest = min(compared, key=lambda arm: len(compared[arm]))
     if len(compared[fewest]) < FEWEST_SEQUENTIAL_PAIRS:
-        pairs = len(compared[fewest])
-        return (
-            f"{said}, of which {pairs} could be paired for {fewest!r}; {FEWEST_SEQUENTIAL_PAIRS} are needed"
-        )
-    widest, width = _widest(compared, measurement.seed)
-    expected = rounds_for_precision(compared[widest], measurement.precision, SEQUENTIAL_LEVEL)
-    return (
-        f"{said}, and {widest!r} is known to ± {100 * width:.2g} % only; ± {100 * measurement.precision:g} % was asked "
-        f"for, which can be expected of {expected} rounds"
-    )
+        return _KnownLeast(fewest, compared[fewest], None)
+    widest, width = _widest(compared, seed)
+    return _KnownLeast(widest, compared[widest], width)
 
 
 def _compared(figures: Mapping[str, Mapping[int, float]], baseline: str) -> dict[str, list[float]]:

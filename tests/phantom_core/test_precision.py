@@ -1,6 +1,7 @@
 """How many rounds are enough: the sequential rule, what it waits for, and that its intervals still hold."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,6 +89,21 @@ def test_rounds_that_are_used_up_say_how_precise_they_got_and_how_many_would_do(
     assert rounds_used_up(auto, few, "tensor") == (
         "max_rounds = 6 rounds were made, of which 3 could be paired for 'phantom'; 5 are needed"
     )
+
+
+def test_intervals_are_made_once_per_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def counted(*args: Any) -> list[RatioInterval]:
+        made.append(args)
+        return ratio_intervals(*args)
+
+    monkeypatch.setattr("phantom_core.precision.ratio_intervals", counted)
+    auto, wide = AUTO.model_copy(update={"max_rounds": 5}), figures([0.70, 0.80, 0.60, 0.75, 0.65])
+    assert enough_rounds(auto, 5, wide, "tensor") is None
+    assert len(made) == 1
+    assert rounds_used_up(auto, wide, "tensor") is not None
+    assert len(made) == 2
 
 
 def test_rounds_that_suffice_or_are_a_number_leave_nothing_to_say() -> None:
