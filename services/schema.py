@@ -43,7 +43,7 @@ def migrate(database: Database, revision: str = "head") -> None:
                 f"{database.name} is at revision {current!r}, which this version of Ghostwatt does not know; "
                 "start the newer version that made it"
             )
-        target = known[-1] if revision == "head" else revision
+        target = revisions.newest() if revision == "head" else revision
         if target != "base" and target not in known:
             raise DatabaseError(f"there is no revision {target!r}; the revisions are {', '.join(known)}")
         reached = -1 if current is None else known.index(current)
@@ -55,11 +55,6 @@ def migrate(database: Database, revision: str = "head") -> None:
             (command.upgrade if wanted > reached else command.downgrade)(config, target)
         except CommandError as error:
             raise DatabaseError(f"{database.name} can't be migrated to {target!r}: {error}") from error
-
-
-def head() -> str:
-    """The newest revision that this version knows."""
-    return str(ScriptDirectory.from_config(_config()).get_current_head())
 
 
 def _config() -> Config:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import func, insert, inspect, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
@@ -19,7 +20,6 @@ from services.columns import Base
 from services.database import Database
 from services.errors import DatabaseError
 from services.mishaps import Mishaps
-from services.schema import head
 from services.tables import BoardStateBlock, Device
 from tests.services.simulated_job import Figures, begun, deliver, ran, spec
 
@@ -168,10 +168,10 @@ def test_altering_a_parent_table_keeps_its_children(
     with Database(empty_database_url) as database:
         database.migrate()
         fill(database)
-        before, newest = counts(database), head()
+        before, newest = counts(database), revisions.newest()
         folder = tmp_path / "migrations"
         shutil.copytree(Path(migrations.__file__).parent, folder)
-        folder.joinpath("versions", "9001_alters_a_parent.py").write_text(ALTERS_A_PARENT.format(head=head()))
+        folder.joinpath("versions", "9001_alters_a_parent.py").write_text(ALTERS_A_PARENT.format(head=newest))
         monkeypatch.setattr("services.revisions.folder", lambda: folder)
         database.migrate()
         assert database.revision() == "9001"
@@ -244,7 +244,7 @@ def test_foreign_keys_are_on_again_after_a_migration_of_sqlite(tmp_path: Path) -
 def test_revisions_are_numbered_in_one_line() -> None:
     numbers = [_revision(file) for file in VERSIONS]
     assert numbers == [f"{number:04d}" for number in range(1, len(numbers) + 1)]
-    assert head() == numbers[-1]
+    assert revisions.newest() == numbers[-1]
 
 
 def test_leases_work_on_a_database_that_was_migrated_down_and_up(empty_database_url: str) -> None:
@@ -309,4 +309,4 @@ def _migrate(url: str) -> bool:
 
 
 def test_the_newest_revision_is_known_without_alembic() -> None:
-    assert revisions.newest() == head()
+    assert revisions.newest() == ScriptDirectory(str(revisions.folder())).get_current_head()
