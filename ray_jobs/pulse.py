@@ -52,7 +52,8 @@ class Pulse:
         self._tell = tell
         self._beat_s = beat_s
         self._beats_per_sign = max(1, round(sign_s / beat_s))
-        self._seen: list[bytes] | None = None
+        self._seen = [b""] * size
+        """Every rank's beat at the last sign; none is empty."""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="pulse", daemon=True)
 
@@ -79,19 +80,12 @@ class Pulse:
         if not self._store.check(self._keys):
             return False  # not all of them have begun
         found = self._store.multi_get(self._keys)
-        beaten = self._seen is None or all(
-            now != before for now, before in zip(found, self._seen, strict=True)
-        )
-        if beaten:
-            self._seen = found
-        else:
-            late = [
-                rank
-                for rank, (now, before) in enumerate(zip(found, self._seen or [], strict=True))
-                if now == before
-            ]
+        late = [rank for rank, (now, then) in enumerate(zip(found, self._seen, strict=True)) if now == then]
+        if late:
             log.warning("no sign of rank %s for a while", ", ".join(map(str, late)))
-        return beaten
+            return False
+        self._seen = found
+        return True
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -93,7 +93,7 @@ def attempt(
             "exp-1",
             assigned,
             identity_of(assigned, PLANNED, [meter.device], "rows"),
-            team=Team(rank=rank, size=2, compute=team.compute, control=group),
+            team=team,
             interval_s=interval_s,
         ),
         emit=emit,
@@ -110,16 +110,19 @@ def attempt(
     return told
 
 
+def latest_of_rank_1() -> Path:
+    folder = Path(tempfile.gettempdir()) / "ghostwatt-checkpoints" / "exp-1"
+    return max(folder.glob("*.rank-1.*"), key=lambda file: int(file.name.split(".")[-2]))
+
+
 def lose_the_latest_of_rank_1() -> None:
     if dist.get_rank() == 1:
-        folder = Path(tempfile.gettempdir()) / "ghostwatt-checkpoints" / "exp-1"
-        max(folder.glob("*.rank-1.*"), key=lambda file: int(file.name.split(".")[-2])).unlink()
+        latest_of_rank_1().unlink()
 
 
 def spoil_the_latest_of_rank_1() -> None:
     if dist.get_rank() == 1:
-        folder = Path(tempfile.gettempdir()) / "ghostwatt-checkpoints" / "exp-1"
-        max(folder.glob("*.rank-1.*"), key=lambda file: int(file.name.split(".")[-2])).write_bytes(b"half")
+        latest_of_rank_1().write_bytes(b"half")
 
 
 Story = dict[str, list[Told]]
