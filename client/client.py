@@ -32,7 +32,8 @@ from client.models import (
     Submitted,
     Validation,
 )
-from phantom_core.spec import ExperimentSpec, parse_document
+from phantom_core.documents import parse_document
+from phantom_core.spec import ExperimentSpec
 
 DEFAULT_URL = "http://127.0.0.1:8411"
 """Where `ghostwatt serve` listens by default."""

@@ -1,6 +1,6 @@
 """What only makes sense together: shapes, controls, recipe and resources of a whole plan. Torch-free.
 
-`spec.py` refuses fields that are wrong by themselves; this looks at a plan, in which every arm is resolved.
+`spec` refuses fields that are wrong by themselves; this looks at a plan, in which every arm is resolved.
 A problem names the field (a dotted path into the spec), its value, the limit and the way out. Errors stop
 an experiment from being accepted; warnings are said beside it.
 """
