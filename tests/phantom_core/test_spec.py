@@ -320,8 +320,11 @@ def test_a_phantom_arm_needs_its_ghosts() -> None:
         PhantomArm.model_validate({"name": "p"})
 
 
-def test_reading_a_spec_loads_no_torch() -> None:
-    code = "import sys, phantom_core.spec, phantom_core.plan; sys.exit('torch' in sys.modules)"
+def test_reading_a_spec_or_a_message_loads_no_torch_and_no_numpy() -> None:
+    code = (
+        "import sys, phantom_core.spec, phantom_core.plan, phantom_core.protocol; "
+        "sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
