@@ -2,20 +2,18 @@
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypedDict, TypeVar, Unpack
-from urllib.parse import quote
+from typing import Any, Self, Unpack
 
 import httpx
-from pydantic import ValidationError
 
-from client.errors import ServiceFailed, ServiceUnreachable, TimedOut
-from client.event_feed import RECONNECT_S, EventFeed, NoEvents
+from client.answers import Model, experiment_path, parsed, run_path
+from client.event_feed import EventFeed
+from client.finding_filters import FindingFilters, as_query
 from client.http import ANSWER_S, Http, Parameter
 from client.models import (
-    Answer,
     Comparison,
     Experiment,
     ExperimentDetail,
@@ -32,37 +30,15 @@ from client.models import (
     Submitted,
     Validation,
 )
+from client.paging import paged
+from client.waiting import PATIENCE_S, POLL_S, Wait
 from phantom_core.documents import parse_document
 from phantom_core.spec import ExperimentSpec
 
 DEFAULT_URL = "http://127.0.0.1:8411"
 """Where `ghostwatt serve` listens by default."""
 
-PATIENCE_S = 60.0
-"""Seconds for which `wait` takes silence for a restart."""
-
-Model = TypeVar("Model", bound=Answer)
 Spec = ExperimentSpec | Mapping[str, Any] | str
-
-
-class FindingFilters(TypedDict, total=False):
-    """What to find; see `GET /v1/findings`."""
-
-    metric: str | None
-    verdict: Sequence[str]
-    saving_at_least: float | None
-    strategy: str | None
-    width_at_least: int | None
-    width_at_most: int | None
-    world_size: int | None
-    dtype: str | None
-    board: str | None
-    tag: Sequence[str]
-    equal_loss: bool
-    measured: bool
-    submitted_after: datetime | None
-    submitted_before: datetime | None
-    order: str
 
 
 class GhostwattClient:
@@ -123,14 +99,11 @@ class GhostwattClient:
             GhostwattError: As every method: `ServiceUnreachable`, `Refused`, `ServiceFailed`.
         """
         headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
-        response = self._http.request("POST", "/v1/experiments", document=_document(spec), headers=headers)
-        return _parsed(Submitted, response)
+        return self._post(Submitted, "/v1/experiments", document=_document(spec), headers=headers)
 
     def validate(self, spec: Spec) -> Validation:
         """What a spec would need and cost, without running it."""
-        return _parsed(
-            Validation, self._http.request("POST", "/v1/experiments:validate", document=_document(spec))
-        )
+        return self._post(Validation, "/v1/experiments:validate", document=_document(spec))
 
     def experiments(
         self,
@@ -148,57 +121,48 @@ class GhostwattClient:
             tag: Only those with this tag, as `key=value`.
             limit: At most so many; None for all.
         """
-        cursor, left = None, limit
-        while left is None or left > 0:
-            query = {
-                "state": state,
-                "name": name,
-                "tag": tag,
-                "cursor": cursor,
-                "limit": min(left or 100, 100),
-            }
-            page = _parsed(ExperimentPage, self._http.request("GET", "/v1/experiments", query=query))
-            yield from page.items
-            left = None if left is None else left - len(page.items)
-            cursor = page.next_cursor
-            if cursor is None:
-                return
+        query: dict[str, Parameter] = {"state": state, "name": name, "tag": tag}
+        return paged(
+            lambda cursor, size: self._get(
+                ExperimentPage, "/v1/experiments", {**query, "cursor": cursor, "limit": size}
+            ),
+            limit,
+        )
 
     def experiment(self, experiment_id: str) -> ExperimentDetail:
         """One experiment with its spec."""
-        return _parsed(ExperimentDetail, self._http.request("GET", _path(experiment_id)))
+        return self._get(ExperimentDetail, experiment_path(experiment_id))
 
     def cancel(self, experiment_id: str) -> Submitted:
         """Asks for an experiment to end; it ends as `cancelled` once its job has stopped."""
-        return _parsed(Submitted, self._http.request("POST", _path(experiment_id, "cancel")))
+        return self._post(Submitted, experiment_path(experiment_id, "cancel"))
 
     def delete(self, experiment_id: str) -> None:
         """Deletes an experiment and all that was measured; one that runs is cancelled first."""
-        self._http.request("DELETE", _path(experiment_id))
+        self._http.request("DELETE", experiment_path(experiment_id))
 
     def runs(self, experiment_id: str) -> list[Run]:
         """All runs of an experiment, by round and position."""
-        runs: list[Run] = []
-        cursor = None
-        while True:
-            query = {"cursor": cursor, "limit": 200}
-            page = _parsed(RunPage, self._http.request("GET", _path(experiment_id, "runs"), query=query))
-            runs += page.items
-            cursor = page.next_cursor
-            if cursor is None:
-                return runs
+        path = experiment_path(experiment_id, "runs")
+        return list(
+            paged(
+                lambda cursor, size: self._get(RunPage, path, {"cursor": cursor, "limit": size}),
+                None,
+                page_size=200,
+            )
+        )
 
     def run(self, run_id: str) -> Run:
         """One run."""
-        return _parsed(Run, self._http.request("GET", f"/v1/runs/{_segment(run_id)}"))
+        return self._get(Run, run_path(run_id))
 
     def metrics(self, run_id: str) -> MetricHistory:
         """The metrics of a run."""
-        return _parsed(MetricHistory, self._http.request("GET", f"/v1/runs/{_segment(run_id)}/metrics"))
+        return self._get(MetricHistory, run_path(run_id, "metrics"))
 
     def power(self, run_id: str) -> PowerHistory:
         """The sampled power during a run."""
-        return _parsed(PowerHistory, self._http.request("GET", f"/v1/runs/{_segment(run_id)}/power"))
+        return self._get(PowerHistory, run_path(run_id, "power"))
 
     def comparison(self, experiment_id: str, *, baseline: str | None = None) -> Comparison:
         """The answer: every arm against the baseline, paired by round.
@@ -207,8 +171,7 @@ class GhostwattClient:
             experiment_id: The experiment.
             baseline: Arm to compare with; None takes the experiment's own.
         """
-        query = {"baseline": baseline}
-        return _parsed(Comparison, self._http.request("GET", _path(experiment_id, "comparison"), query=query))
+        return self._get(Comparison, experiment_path(experiment_id, "comparison"), {"baseline": baseline})
 
     def findings(self, *, limit: int | None = None, **filters: Unpack[FindingFilters]) -> Iterator[Finding]:
         """Verdicts across experiments, fetched page by page as they are taken.
@@ -221,24 +184,17 @@ class GhostwattClient:
             limit: At most so many; None for all.
             filters: Which; all that are given must hold.
         """
-        cursor, left = None, limit
-        query = {name: _parameter(value) for name, value in filters.items()}
-        while left is None or left > 0:
-            page = _parsed(
-                FindingPage,
-                self._http.request(
-                    "GET", "/v1/findings", query={**query, "cursor": cursor, "limit": min(left or 100, 100)}
-                ),
-            )
-            yield from page.items
-            left = None if left is None else left - len(page.items)
-            cursor = page.next_cursor
-            if cursor is None:
-                return
+        query = as_query(filters)
+        return paged(
+            lambda cursor, size: self._get(
+                FindingPage, "/v1/findings", {**query, "cursor": cursor, "limit": size}
+            ),
+            limit,
+        )
 
     def queue(self) -> Queue:
         """Whether the queue is paused, and how much waits."""
-        return _parsed(Queue, self._http.request("GET", "/v1/queue"))
+        return self._get(Queue, "/v1/queue")
 
     def pause_queue(self, reason: str) -> Queue:
         """Lets no queued experiment begin until `resume_queue`; needs an admin key where keys are needed.
@@ -246,16 +202,16 @@ class GhostwattClient:
         Args:
             reason: For whoever wonders why nothing begins.
         """
-        return _parsed(Queue, self._http.request("POST", "/v1/queue/pause", document={"reason": reason}))
+        return self._post(Queue, "/v1/queue/pause", document={"reason": reason})
 
     def resume_queue(self) -> Queue:
         """Ends the queue's pause; needs an admin key where keys are needed."""
-        return _parsed(Queue, self._http.request("POST", "/v1/queue/resume"))
+        return self._post(Queue, "/v1/queue/resume")
 
     def ready(self) -> Readiness:
         """Whether the service can do its work; asked once, since an unready service is an answer too."""
         response = self._http.request("GET", "/readyz", accept_statuses=frozenset({503}), tries=1)
-        return _parsed(Readiness, response)
+        return parsed(Readiness, response)
 
     def watch(
         self,
@@ -281,32 +237,9 @@ class GhostwattClient:
             TimedOut: It hadn't ended in time; it goes on.
             ServiceUnreachable: The service did not answer for longer than `patience_s`.
         """
-        end_s = None if timeout_s is None else time.monotonic() + timeout_s
-        events = EventFeed(self._http, _path(experiment_id, "events"))
-        last_answer_s, state = time.monotonic(), "not seen"
-        while True:
-            left_s = None if end_s is None else end_s - time.monotonic()
-            if left_s is not None and left_s <= 0:
-                raise TimedOut(f"{experiment_id} was still {state} after {timeout_s:g} s; it goes on")
-            try:
-                for _ in events.bursts(left_s):
-                    experiment = self.experiment(experiment_id)
-                    last_answer_s, state = time.monotonic(), experiment.state
-                    if on_change is not None:
-                        on_change(experiment)
-                    if experiment.is_terminal:
-                        return experiment
-                    if end_s is not None and time.monotonic() >= end_s:
-                        break
-            except NoEvents:
-                return self.wait(
-                    experiment_id, timeout_s=left_s, patience_s=patience_s, on_change=on_change, sleep=sleep
-                )
-            except (ServiceUnreachable, ServiceFailed):
-                silent_s = time.monotonic() - last_answer_s
-                if silent_s >= patience_s and (end_s is None or time.monotonic() < end_s):
-                    raise
-            sleep(RECONNECT_S)
+        look = partial(self.experiment, experiment_id)
+        wait = Wait(experiment_id, look, timeout_s, patience_s, on_change, sleep)
+        return wait.by_events(EventFeed(self._http, experiment_path(experiment_id, "events")))
 
     def events(self, experiment_id: str, *, after: int | None = None) -> Iterator[Occurrence]:
         """What happens to an experiment, each thing once and in order, from its start to its end.
@@ -319,20 +252,14 @@ class GhostwattClient:
             ServiceUnreachable: The stream broke off; the last `id` that came takes it up again.
             GhostwattError: The service gives no stream.
         """
-        feed = EventFeed(self._http, _path(experiment_id, "events"), after=after)
-        while not feed.ended:
-            try:
-                for burst in feed.bursts(None):
-                    yield from burst
-            except NoEvents as error:
-                raise error.cause from error
+        return EventFeed(self._http, experiment_path(experiment_id, "events"), after=after).occurrences()
 
     def wait(
         self,
         experiment_id: str,
         *,
         timeout_s: float | None = None,
-        poll_s: float = 1.0,
+        poll_s: float = POLL_S,
         patience_s: float = PATIENCE_S,
         on_change: Callable[[Experiment], None] | None = None,
         sleep: Callable[[float], None] = time.sleep,
@@ -351,62 +278,20 @@ class GhostwattClient:
             TimedOut: It hadn't ended in time; it goes on.
             ServiceUnreachable: The service did not answer for longer than `patience_s`.
         """
-        end = None if timeout_s is None else time.monotonic() + timeout_s
-        last_answer_s, state = time.monotonic(), "not seen"
-        while True:
-            try:
-                experiment = self.experiment(experiment_id)
-            except (ServiceUnreachable, ServiceFailed):
-                if time.monotonic() - last_answer_s >= patience_s:
-                    raise
-            else:
-                last_answer_s, state = time.monotonic(), experiment.state
-                if on_change is not None:
-                    on_change(experiment)
-                if experiment.is_terminal:
-                    return experiment
-            if end is not None and time.monotonic() >= end:
-                raise TimedOut(f"{experiment_id} was still {state} after {timeout_s:g} s; it goes on")
-            sleep(poll_s)
+        look = partial(self.experiment, experiment_id)
+        wait = Wait(experiment_id, look, timeout_s, patience_s, on_change, sleep)
+        return wait.by_asking(poll_s)
 
+    def _get(self, model: type[Model], path: str, query: Mapping[str, Parameter] | None = None) -> Model:
+        return parsed(model, self._http.request("GET", path, query=query))
 
-def _parameter(value: object) -> Parameter:
-    """A filter's value as a parameter of a query."""
-    match value:
-        case bool():
-            return "true" if value else None
-        case datetime():
-            return value.isoformat()
-        case list() | tuple():
-            return [str(item) for item in value]
-        case None:
-            return None
-        case _:
-            return str(value)
+    def _post(
+        self, model: type[Model], path: str, *, document: Any = None, headers: Mapping[str, str] | None = None
+    ) -> Model:
+        return parsed(model, self._http.request("POST", path, document=document, headers=headers))
 
 
 def _document(spec: Spec) -> Any:
     if isinstance(spec, ExperimentSpec):
         return spec.model_dump(mode="json")
     return parse_document(spec) if isinstance(spec, str) else dict(spec)
-
-
-def _parsed(model: type[Model], response: httpx.Response) -> Model:
-    try:
-        return model.model_validate_json(response.content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise ServiceFailed(
-            f"{response.request.url} gave an answer that this client can't read ({place}: {first['msg']}); "
-            "are service and client of one version?"
-        ) from error
-
-
-def _path(experiment_id: str, *more: str) -> str:
-    return "/".join(["/v1/experiments", _segment(experiment_id), *more])
-
-
-def _segment(text: str) -> str:
-    """An id as one path segment, whatever is in it."""
-    return quote(text, safe="") or "-"

@@ -60,6 +60,20 @@ class EventFeed:
         except (Refused, ServiceFailed) as error:
             raise NoEvents(error) from error
 
+    def occurrences(self) -> Iterator[Occurrence]:
+        """Everything to the end, over as many connections as the service ends in good order.
+
+        Raises:
+            ServiceUnreachable: The stream broke off; the last `id` that came takes it up again.
+            GhostwattError: The service gives no stream.
+        """
+        while not self.ended:
+            try:
+                for burst in self.bursts(None):
+                    yield from burst
+            except NoEvents as error:
+                raise error.cause from error
+
     def _read(self, response: httpx.Response) -> Iterator[tuple[Occurrence, ...]]:
         kind = response.headers.get("content-type", "")
         if not kind.startswith("text/event-stream"):
