@@ -2,15 +2,15 @@
 
     torchrun --nproc-per-node 4 -m benchmarks.layers [--quick] [--sets sizes ghosts ranks] [--widths 4096 ...]
     torchrun --nproc-per-node 4 -m benchmarks.layers --quick --no-silent --widths 8192 --out ab.json \
-        --arms phantom "phantom ghosts beside" "phantom update after"
+        --arms phantom "phantom ghosts in line" "phantom update after"
 
 bfloat16 with float32 masters, bias-free, ReLU, SGD; whole steps of the project's own trainer, in a CUDA graph. All arms
 of a size that fit into memory together are built first, then measured round by round in shuffled order; the energy of
 a window is read at the counter's ticks (`tick_windows`). Then each arm that communicates is built once more with its
 collectives replaced by local copies: what that is faster by is the exposed communication. Rows go to `--out` every
 round; `--append` keeps those of earlier runs, so that `--widths` and `--arms` can cut a run into shorter ones.
-Arms that are measured only if `--arms` names them: `phantom ghosts beside`, `tensor column/row split`,
-`tensor gather split`, and any arm's name with ` update after` behind it.
+Arms that are measured only if `--arms` names them: `phantom ghosts beside`, `phantom ghosts in line`,
+`tensor column/row split`, `tensor gather split`, and any arm's name with ` update after` behind it.
 Compiling DTensor's arm takes longest.
 """
 

@@ -53,8 +53,8 @@ class StepArm:
     """What is built."""
     nccl_ghosts: bool = False
     """Whether ghosts must travel by the library's collectives though the fused exchange could carry them."""
-    ghosts_beside: bool = False
-    """Whether ghosts are made beside the local product (`Communicator.makes_ghosts_beside`)."""
+    ghosts_beside: bool | None = None
+    """Whether ghosts are made beside the local product (`Communicator.makes_ghosts_beside`); None is as usual."""
     splits_products: bool = False
     """Whether tensor parallelism makes its large products in parts (`Communicator.splits_products`)."""
 
@@ -114,9 +114,10 @@ def arms(size: Size, dtype: Dtype, names: Sequence[str] | None = None) -> list[S
 def _variants(made: Sequence[StepArm]) -> list[StepArm]:
     """The same arms with one switch the other way, to be measured beside them."""
     beside = [
-        replace(arm, name=f"{arm.name} ghosts beside", ghosts_beside=True)
+        replace(arm, name=f"{arm.name} {where}", ghosts_beside=where == "ghosts beside")
         for arm in made
         if arm.name == "phantom"
+        for where in ("ghosts beside", "ghosts in line")
     ]
     after = [
         replace(

@@ -41,9 +41,15 @@ class CollectiveGhosts(Communicator):
 
 
 class RanksWithGhostsBeside(Communicator):
-    """Ranks that make ghosts beside the local product."""
+    """Ranks that make ghosts beside the local product, however large it is."""
 
     makes_ghosts_beside = True
+
+
+class RanksWithGhostsInLine(Communicator):
+    """Ranks that make ghosts before the local product, however small it is."""
+
+    makes_ghosts_beside = False
 
 
 class SplittingRanks(Communicator):
@@ -93,8 +99,9 @@ def communicator(arm: StepArm, team: Team, *, silent: bool) -> Communicator:
     """The arm's ranks, as it wants to speak to them."""
     if silent:
         return SilentCommunicator(team.compute.group)
-    if arm.ghosts_beside:
-        return RanksWithGhostsBeside(team.compute.group)
+    if arm.ghosts_beside is not None:
+        ranks = RanksWithGhostsBeside if arm.ghosts_beside else RanksWithGhostsInLine
+        return ranks(team.compute.group)
     if arm.splits_products:
         return SplittingRanks(team.compute.group)
     return CollectiveGhosts(team.compute.group) if arm.nccl_ghosts else team.compute

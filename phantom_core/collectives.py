@@ -70,9 +70,9 @@ class Communicator:
     layer splits over the same ranks.
     """
 
-    makes_ghosts_beside = False
-    """Whether the thin product that the fused exchange sends is made beside the local one, or before it. Whether that
-    gains anything is up to the device."""
+    makes_ghosts_beside: bool | None = None
+    """Whether the thin product that the fused exchange sends is made beside the local one, or before it; None is beside
+    a local one that leaves multiprocessors idle, which is where it gains time (docs/decisions/0014)."""
     splits_products = False
     """Whether large forward products whose input or result travels are made in parts, one of which is made while
     another travels (`layouts.tensor_exchange`). Whether that gains anything is up to the device."""

@@ -20,6 +20,16 @@ LAG = 8
 """Pieces of work that may be under way beside the backward pass; what they read is kept for as long."""
 
 
+def leaves_idle(device: torch.device, numbers: int) -> bool:
+    """Whether making a product of that many numbers leaves multiprocessors idle, so that others can work beside it.
+
+    Args:
+        device: A CUDA device.
+        numbers: Elements of the product.
+    """
+    return numbers <= TILE * torch.cuda.get_device_properties(device).multi_processor_count
+
+
 class SideLane:
     """A stream for work whose results are needed at the end only. Use it inside one backward pass.
 
@@ -29,12 +39,12 @@ class SideLane:
 
     def __init__(self, device: torch.device) -> None:
         self._stream = _side_stream(device)
-        self._most = TILE * torch.cuda.get_device_properties(device).multi_processor_count
+        self._device = device
         self._under_way: deque[tuple[torch.cuda.Event, tuple[torch.Tensor, ...]]] = deque()
 
     def suits(self, weight: torch.Tensor) -> bool:
         """Whether making this weight's gradient leaves multiprocessors idle."""
-        return weight.numel() <= self._most
+        return leaves_idle(self._device, weight.numel())
 
     @contextmanager
     def beside(self, *read: torch.Tensor) -> Iterator[None]:

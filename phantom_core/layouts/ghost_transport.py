@@ -2,7 +2,8 @@
 
 Both start a transfer that the caller hides behind a GEMM, and finish it when its result is needed. A direction
 begins with its own small GEMM, since the collective wants that written straight into its buffer. With the fused
-exchange that GEMM can run beside the caller's, too (`Communicator.makes_ghosts_beside`): it is thin.
+exchange that GEMM runs beside the caller's, too, where that one leaves multiprocessors idle
+(`Communicator.makes_ghosts_beside`): it is thin.
 """
 
 from abc import ABC, abstractmethod
@@ -12,6 +13,7 @@ import torch
 
 from phantom_core.collectives import Communicator
 from phantom_core.ghost_exchange import SymmetricExchange
+from phantom_core.side_lane import leaves_idle
 
 
 def ghost_sources(rank: int, world_size: int) -> tuple[int, ...]:
@@ -128,8 +130,14 @@ class _CollectiveReduce(Transfer):
 def _thin_product(
     ranks: Communicator, exchange: SymmetricExchange, weight: torch.Tensor, rows: torch.Tensor
 ) -> torch.Tensor:
-    """Product of a weight and rows^T, in line or on the stream that it is sent from."""
-    with exchange.beside() if ranks.makes_ghosts_beside else nullcontext():
+    """Product of a weight and rows^T, in line or on the stream that it is sent from.
+
+    The local product has as many numbers as `rows`, whose width it keeps.
+    """
+    beside = ranks.makes_ghosts_beside
+    if beside is None:
+        beside = leaves_idle(rows.device, rows.numel())
+    with exchange.beside() if beside else nullcontext():
         return torch.mm(weight, rows.t())
 
 

@@ -8,6 +8,7 @@ import torch
 
 from phantom_core.collectives import Communicator
 from phantom_core.side_lane import LAG, SideLane
+from phantom_core.spec import PhantomArm
 from phantom_core.tasks import load_task
 from phantom_core.training import Trainer
 from tests.distributed import run_ranks
@@ -45,6 +46,28 @@ def test_losses_are_the_same_to_the_bit(p: int, dtype: str, checkpointing: bool)
         for name, beside, in_turn in rank:
             assert beside == in_turn, name
             assert torch.isfinite(torch.tensor(beside)).all(), name
+
+
+def ghosts_beside_and_in_line(p: int, dtype: str) -> list[list[float]]:
+    dataset = load_task(TASK)
+    phantom = next(arm for arm in arms(p) if isinstance(arm, PhantomArm))
+    losses = []
+    with gpu_ranks() as (group, device), pytest.MonkeyPatch.context() as patch:
+        for beside in (True, False, None):
+            patch.setattr(Communicator, "makes_ghosts_beside", beside)
+            planned = plan(phantom, dtype, width=1024, depth=6)
+            with Trainer(planned, dataset, group=group, device=device, seed=3) as trainer:
+                losses.append(train(trainer).losses)
+    return losses
+
+
+@pytest.mark.skipif(GPUS < 2, reason="ghosts travel between two GPUs")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_ghosts_made_beside_the_local_product_are_the_same_to_the_bit(dtype: str) -> None:
+    for rank in run_ranks(2, ghosts_beside_and_in_line, 2, dtype):
+        beside, in_turn, as_usual = rank
+        assert beside == in_turn == as_usual
+        assert torch.isfinite(torch.tensor(beside)).all()
 
 
 def test_what_is_read_beside_is_kept_until_it_is_read() -> None:
