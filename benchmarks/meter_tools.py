@@ -3,11 +3,19 @@
 import importlib
 import importlib.util
 import sys
+import time
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NoReturn, Protocol
 
 from phantom_core.meters.base import EnergyReading, Meter
 from phantom_core.meters.windows import window_energy
+from phantom_core.protocol import Phase, Window
+from ray_jobs.window_clock import WindowClock
+
+_TURN: tuple[tuple[Phase, bool], ...] = (("training", False), ("evaluation", True))
+"""What follows what in a job."""
 
 
 class Tool(Protocol):
@@ -23,8 +31,39 @@ class Tool(Protocol):
     def end(self, window: str) -> float | None:
         """Closes it; millijoules of the board."""
 
+    def in_turn(self, pause_s: float) -> float:
+        """A training window, and an evaluation window after it, each as long as the pause.
+
+        Returns:
+            Seconds that both took besides the pauses.
+        """
+
     def close(self) -> None:
         """Gives everything back."""
+
+
+class _Stopwatch:
+    """Adds up what calls take."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        start_s = time.perf_counter()
+        yield
+        self.seconds += time.perf_counter() - start_s
+
+
+def _one_after_the_other(tool: Tool, pause_s: float) -> float:
+    watch = _Stopwatch()
+    for window in ("training", "evaluation"):
+        with watch.running():
+            tool.begin(window)
+        time.sleep(pause_s)
+        with watch.running():
+            tool.end(window)
+    return watch.seconds
 
 
 class Ghostwatt:
@@ -48,6 +87,10 @@ class Ghostwatt:
         energy = window_energy(self.open.pop(window), self.meter.read_energy())
         self.uncertainty_mj = energy.uncertainty_mj
         return energy.energy_mj
+
+    def in_turn(self, pause_s: float) -> float:
+        """Begins and ends each."""
+        return _one_after_the_other(self, pause_s)
 
     def close(self) -> None:
         """The meter stays its owner's."""
@@ -73,6 +116,23 @@ class GhostwattInJobs:
         end = self.meter.read_energy()
         return window_energy(start, end, [power_mw, self.meter.read_power().power_mw]).energy_mj
 
+    def in_turn(self, pause_s: float) -> float:
+        """The clock of jobs, whose evaluation begins where training was read last; one rank, no work."""
+        told: list[Window] = []
+        clock = WindowClock(
+            self.meter, agree=lambda ok: ok, synchronize=lambda: None, emit=told.append, charged=True
+        )
+        watch = _Stopwatch()
+        for phase, follows in _TURN:
+            window = clock.window(phase, follows=follows)
+            with watch.running():
+                window.__enter__()
+            time.sleep(pause_s)
+            with watch.running():
+                window.__exit__(None, None, None)
+        assert len(told) == len(_TURN)
+        return watch.seconds
+
     def close(self) -> None:
         """The meter stays its owner's."""
 
@@ -96,6 +156,10 @@ class Zeus:
         """Ends it."""
         measured = self.monitor.end_window(window, sync_execution=False)
         return float(1_000 * measured.gpu_energy[self.index])
+
+    def in_turn(self, pause_s: float) -> float:
+        """Begins and ends each."""
+        return _one_after_the_other(self, pause_s)
 
     def close(self) -> None:
         """Holds nothing."""
@@ -172,6 +236,10 @@ class CodeCarbon:
         """Stops it; its answer is in kWh."""
         task = self.tracker.stop_task(window)
         return None if task is None else float(task.gpu_energy) * 3.6e9
+
+    def in_turn(self, pause_s: float) -> float:
+        """Begins and ends each."""
+        return _one_after_the_other(self, pause_s)
 
     def close(self) -> None:
         """Stops the tracker."""

@@ -151,6 +151,51 @@ def cost(
         yield rows
 
 
+def turns(ours: Tool, peers: Sequence[Tool], pairs: int, pause_s: float) -> Iterator[list[Row]]:
+    """What a training window and the evaluation after it cost together, as jobs have them; in turn, drawn by lot.
+
+    Args:
+        ours: What others are compared with.
+        peers: The other tools.
+        pairs: How often each.
+        pause_s: Seconds for the counter to move in, inside every window.
+
+    Yields:
+        All rows so far, after each peer.
+    """
+    rows: list[Row] = []
+    for peer in peers:
+        tools = [ours, peer]
+        seconds: dict[str, list[float]] = {tool.name: [] for tool in tools}
+        for tool in tools:
+            tool.in_turn(pause_s)
+        for _ in range(pairs):
+            for tool in random.sample(tools, len(tools)):
+                seconds[tool.name].append(tool.in_turn(pause_s))
+        rows += [
+            {
+                "measured": "turn",
+                "tool": name,
+                "beside": peer.name,
+                "pairs": pairs,
+                "us_median": 1e6 * statistics.median(taken),
+                "us_p95": 1e6 * float(np.percentile(taken, 95)),
+            }
+            for name, taken in seconds.items()
+        ]
+        ratio = paired_ratio(seconds[ours.name], seconds[peer.name])
+        rows.append(
+            {
+                "measured": "turn ratio",
+                "tool": ours.name,
+                "peer": peer.name,
+                "ratio": ratio.ratio,
+                "ratio_95_percent": [ratio.low, ratio.high],
+            }
+        )
+        yield rows
+
+
 def _warm_up(tools: Sequence[Tool], pause_s: float) -> None:
     for tool in tools:
         tool.begin("warm-up")

@@ -1,6 +1,7 @@
 """Ghostwatt's meter against Zeus and CodeCarbon: the same windows, what a window costs, what sampling costs.
 
-    python -m benchmarks.meters [--out FILE] [--only agreement cost sampler] [--append] [--windows 3] [--seconds 10]
+    python -m benchmarks.meters [--out FILE] [--only agreement cost turns sampler] [--append]
+        [--windows 3] [--seconds 10]
 
 Needs `pip install zeus codecarbon` for the comparison; a peer that is missing is left out and named. On a
 host without an NVIDIA driver it runs against the tests' scripted board (a C compiler is needed). With its
@@ -9,6 +10,8 @@ loses only the rest; `--append` keeps what the file has of other parts, measured
 
 - agreement: windows around training steps, metered by all tools at once, each the outermost in turn.
 - cost: begin and end of windows without load, hundreds of each tool, in turn; and the driver's own calls.
+- turns: a training window and the evaluation after it, as jobs have them: ours reads once where one ends and the other
+  begins.
 - sampler: time of training steps with the sampler running in another process and without, in turn.
 """
 
@@ -29,7 +32,7 @@ from typing import Any
 import torch
 
 from benchmarks.meter_tools import CodeCarbon, Ghostwatt, GhostwattInJobs, Tool, Zeus
-from benchmarks.meter_windows import agreement, call_cost, cost, cost_seconds
+from benchmarks.meter_windows import agreement, call_cost, cost, cost_seconds, turns
 from benchmarks.record import command_line, record
 from benchmarks.sampler_cost import sampler_cost, training_load
 from phantom_core.meters.base import Meter, MeterUnavailable
@@ -43,7 +46,7 @@ CODECARBON_WINDOWS = 20
 """Its windows come one at a time and take long, so fewer must do."""
 SAMPLER_UP_S = 10.0
 """About how long the sampler's process takes to come up."""
-PARTS = ("agreement", "cost", "sampler")
+PARTS = ("agreement", "cost", "turns", "sampler")
 SAME = ("board", "scripted_board", "method", "driver")
 """What rows of one file have in common."""
 
@@ -77,6 +80,9 @@ def main() -> None:
             others = [GhostwattInJobs(meter), *peers]
             for rows in cost(ours, others, wanted.repeats, wanted.slow_repeats, wanted.pause):
                 result.show("cost", [calls, *rows])
+        if "turns" in wanted.only:
+            for rows in turns(GhostwattInJobs(meter), peers, wanted.turns, wanted.pause):
+                result.show("turns", rows)
         if not {"agreement", "sampler"} & {*wanted.only}:
             return
         load = stack.enter_context(training_load(wanted.width, wanted.batch_size))
@@ -105,6 +111,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--pause", type=float, default=0.15, help="seconds of a window without load, at least"
     )
+    parser.add_argument("--turns", type=int, default=40, help="pairs of a training and an evaluation window")
     parser.add_argument("--pairs", type=int, default=10, help="pairs of blocks with and without the sampler")
     parser.add_argument("--block-seconds", type=float, default=2.0, help="length of such a block")
     parser.add_argument("--width", type=int, default=8_192 if torch.cuda.is_available() else 256)
@@ -120,6 +127,7 @@ def _estimate(wanted: argparse.Namespace, peers: int, calls: dict[str, Any]) -> 
         "cost": cost_seconds(
             wanted.repeats, wanted.slow_repeats if peers else 0, wanted.pause, 2 + peers, call_s
         ),
+        "turns": peers * 2 * wanted.turns * (2 * wanted.pause + 4 * call_s),
         "sampler": SAMPLER_UP_S + 2 * (wanted.pairs + 1) * wanted.block_seconds,
     }
     return float(sum(seconds[part] for part in wanted.only))

@@ -181,6 +181,14 @@ def meters(result: dict[str, Any]) -> str:
                 f"{row[f'{edge}_ratio']:.3f} {_range(row[f'{edge}_ratio_95_percent'])}" for edge in EDGES
             )
             lines.append(f"| {row['tool']} over {row['peer']}, {row['how']} | begin {begin}, end {end} |")
+        elif row["measured"] == "turn":
+            lines.append(
+                f"| {row['tool']}, beside {row['beside']}: a training window and the evaluation after it, medians of "
+                f"{row['pairs']} | {row['us_median']:,.1f} µs |"
+            )
+        elif row["measured"] == "turn ratio":
+            told = f"{row['ratio']:.3f} {_range(row['ratio_95_percent'])}"
+            lines.append(f"| {row['tool']} over {row['peer']}, training and evaluation | {told} |")
         elif row["measured"] == "sampler":
             interval = _range(
                 [None if each is None else each / 100 for each in row["interval_95_percent"]], "+.2%"

@@ -271,7 +271,7 @@ class ArmRun:
                 trainer.run(steps)
             self._training = self._training.and_window(window)
             self._agree_on(steps, float(trainer.losses().double().mean()))
-            self._evaluate()
+            self._evaluate(follows=True)
             if self._checkpoints.is_due():
                 self._save()
 
@@ -284,8 +284,8 @@ class ArmRun:
             train_loss=self._team.from_first(train_loss),
         )
 
-    def _evaluate(self) -> None:
-        with self._clock.window("evaluation") as window:
+    def _evaluate(self, *, follows: bool = False) -> None:
+        with self._clock.window("evaluation", follows=follows) as window:
             window.samples = len(self._dataset.validation_features)
             loss = self._ready.evaluate()
         self._state = replace(self._state, evaluation_loss=self._team.from_first(loss))

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +14,15 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from phantom_core.meters.choose import MeterRequest
 from phantom_core.protocol import Assignment
 from ray_jobs.environment import JobEnvironment
+from ray_jobs.outliving import KnownProcess, Outliving
 from ray_jobs.sampler import Sampler
 from ray_jobs.spool import remove_spool, spool_folder
 
 log = logging.getLogger(__name__)
 
 MAX_RESTARTS = 100
+BEREFT_WORD_S = 60.0
+"""Seconds that a sampler whose ranks are gone tries to deliver what they left."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +48,15 @@ class SamplerActor:
     What it is doing is kept in a file, by which it goes on where Ray has started it again.
     """
 
-    def __init__(self, desk: str) -> None:
-        """Args: the folder for that file."""
+    def __init__(self, desk: str, starter: KnownProcess) -> None:
+        """Args: the folder for that file, the rank that started it."""
         self._task_file = Path(desk) / "task.json"
         self._sampler: Sampler | None = None
+        self._ranks: frozenset[int] = frozenset()
+        self._ending = threading.Lock()
         if self._task_file.exists():
             self._sample(_TASK.validate_json(self._task_file.read_bytes()))
+        self._outliving = Outliving(starter, lambda: self._ranks, self._leave)
 
     def begin(self, task: SamplingTask) -> None:
         """Starts sampling, and delivering what the node's ranks spool."""
@@ -64,12 +71,21 @@ class SamplerActor:
 
     def finish(self, deadline_s: float) -> bool:
         """Stops sampling and delivers what is spooled; whether the service has all of it."""
-        sampler, self._sampler = self._sampler, None
-        delivered = sampler is None or sampler.finish(deadline_s)
-        self._task_file.unlink(missing_ok=True)
+        with self._ending:  # a rank may be killed while it waits for this
+            sampler, self._sampler = self._sampler, None
+            delivered = sampler is None or sampler.finish(deadline_s)
+            self._task_file.unlink(missing_ok=True)
         return delivered
 
+    def _leave(self) -> None:
+        """Tells what the ranks left behind, and ends this process for good."""
+        if not self.finish(BEREFT_WORD_S):
+            log.warning("the ranks are gone; some of their events were not delivered and stay in the spool")
+        remove_spool(self._task_file.parent)
+        ray.kill(ray.get_runtime_context().current_actor)
+
     def _sample(self, task: SamplingTask) -> None:
+        self._ranks = frozenset(request.pid for request in task.requests if request.pid is not None)
         self._sampler = Sampler(
             task.job, task.assignment, task.folder, task.requests, _count_start(task.folder)
         )
@@ -141,17 +157,22 @@ class NodeAgent:
 
 
 def start_node_agent(group_id: str) -> NodeAgent:
-    """Starts the sampler's process on this node, without waiting; it ends with the rank that started it.
+    """Starts the sampler's process on this node, without waiting; it ends soon after the rank that started it.
 
     Args:
         group_id: The worker group.
     """
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    node = ray.get_runtime_context().get_node_id()
     actor_class = ray.remote(SamplerActor).options(
-        num_cpus=0, num_gpus=0, max_restarts=MAX_RESTARTS, scheduling_strategy=here
+        name=f"sampler-{group_id}-{node}",
+        lifetime="detached",  # see `ray_jobs.outliving`
+        num_cpus=0,
+        num_gpus=0,
+        max_restarts=MAX_RESTARTS,
+        scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
     )
     desk = spool_folder(group_id, 0, "sampler")
-    return NodeAgent(actor_class.remote(str(desk)), desk)
+    return NodeAgent(actor_class.remote(str(desk), KnownProcess.this()), desk)
 
 
 def _count_start(folder: Path) -> int:

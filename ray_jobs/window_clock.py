@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from phantom_core.meters.base import EnergyReading, Instant, Meter
 from phantom_core.meters.windows import window_energy
@@ -30,6 +31,14 @@ class OpenWindow:
     """Bound on its reading error; None where the energy is, and where the meter knows none."""
     is_estimate: bool = field(default=False, init=False)
     """Whether no meter read it, so that no longer window would be more precise."""
+
+
+class _Edge(NamedTuple):
+    """What was read at an end of a window."""
+
+    instant: Instant
+    reading: EnergyReading | None
+    power_mw: float | None
 
 
 class WindowClock:
@@ -66,6 +75,7 @@ class WindowClock:
         self._charged = charged
         self._counts: dict[Phase, int] = {}
         self._told: BaseException | None = None
+        self._last_end: _Edge | None = None
         self.failed_at_s: float | None = None
         """When the last error here happened, in seconds since 1970; None if none did."""
 
@@ -78,8 +88,13 @@ class WindowClock:
         return self._told is error
 
     @contextmanager
-    def window(self, phase: Phase) -> Iterator[OpenWindow]:
+    def window(self, phase: Phase, *, follows: bool = False) -> Iterator[OpenWindow]:
         """Measures its body on all ranks at once.
+
+        Args:
+            phase: What the body does.
+            follows: Begin where the last window ended, which was read there: a reading can take milliseconds. What
+                lies between the two, on any rank, is in this one; it must be what belongs to it.
 
         A body that raises still takes part in the closing barrier and votes no there, so that no rank waits
         for ever; the energy spent until then is recorded, and then the error goes on.
@@ -88,6 +103,7 @@ class WindowClock:
             PeerFailed: All is well here, but not on every rank.
         """
         inside = OpenWindow()
+        last_end, self._last_end = self._last_end, None
         try:
             self._synchronize()
         except BaseException as error:
@@ -95,17 +111,16 @@ class WindowClock:
             raise
         if not self._agree(True):
             raise PeerFailed("another rank failed before the window opened")
-        power_mw = self._power_mw()
-        start, start_reading = self._read()
+        start = last_end if follows and last_end is not None else self._begin()
         try:
             yield inside
             self._synchronize()
         except BaseException as error:
             self._vote_no(error)
-            self._close(phase, inside, start, start_reading, power_mw)
+            self._close(phase, inside, start)
             raise
         all_well = self._agree(True)
-        self._close(phase, inside, start, start_reading, power_mw)
+        self._close(phase, inside, start)
         if not all_well:
             raise PeerFailed(f"another rank failed in the {phase} window")
 
@@ -116,28 +131,29 @@ class WindowClock:
         self._agree(False)
         self._told = error
 
-    def _read(self) -> tuple[Instant, EnergyReading | None]:
+    def _begin(self) -> _Edge:
+        power_mw = self._power_mw()
+        return self._read()._replace(power_mw=power_mw)
+
+    def _end(self) -> _Edge:
+        edge = self._read()
+        return edge._replace(power_mw=self._power_mw())
+
+    def _read(self) -> _Edge:
         reading = self._meter.read_energy() if self._meter is not None else None
-        return (reading.instant if reading is not None else Instant.now()), reading
+        return _Edge(reading.instant if reading is not None else Instant.now(), reading, None)
 
     def _power_mw(self) -> float | None:
         return self._meter.read_power().power_mw if self._meter is not None else None
 
-    def _close(
-        self,
-        phase: Phase,
-        inside: OpenWindow,
-        start: Instant,
-        start_reading: EnergyReading | None,
-        start_power_mw: float | None,
-    ) -> None:
-        end, end_reading = self._read()
-        inside.duration_s = end.monotonic_s - start.monotonic_s
+    def _close(self, phase: Phase, inside: OpenWindow, start: _Edge) -> None:
+        end = self._last_end = self._end()
+        inside.duration_s = end.instant.monotonic_s - start.instant.monotonic_s
         index = self._counts.get(phase, 0)
         self._counts[phase] = index + 1
-        if self._meter is None or start_reading is None or end_reading is None:
+        if self._meter is None or start.reading is None or end.reading is None:
             return
-        energy = window_energy(start_reading, end_reading, [start_power_mw, self._power_mw()])
+        energy = window_energy(start.reading, end.reading, [start.power_mw, end.power_mw])
         inside.energy_mj, inside.uncertainty_mj = energy.energy_mj, energy.uncertainty_mj
         inside.is_estimate = energy.method == "estimate"
         device = self._meter.device
@@ -148,8 +164,8 @@ class WindowClock:
                 host=device.host,
                 device_uuid=device.uuid,
                 charged=self._charged,
-                started_at=start.at,
-                started_monotonic_s=start.monotonic_s,
+                started_at=start.instant.at,
+                started_monotonic_s=start.instant.monotonic_s,
                 duration_s=inside.duration_s,
                 steps=inside.steps,
                 samples=inside.samples,

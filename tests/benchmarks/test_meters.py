@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks.meter_tools import lend_unused
+from benchmarks.meter_tools import Ghostwatt, GhostwattInJobs, lend_unused
+from benchmarks.meter_windows import turns
 from benchmarks.meters import Result
 from benchmarks.paired import paired_ratio
 from benchmarks.quote import meters
+from phantom_core.meters.base import EnergyReading, Instant, MeterBase, PowerReading
+from phantom_core.protocol import BoardState, DeviceInfo
 
 ROOT = Path(__file__).parents[2]
 TINY = "--windows 1 --seconds 0.5 --repeats 8 --slow-repeats 6 --pairs 6 --block-seconds 0.2 --width 16 --batch-size 16"
@@ -152,3 +155,35 @@ def test_a_module_that_is_not_installed_is_lent_and_says_so_when_it_is_called(
         ImportError, match=r"something.deep was called after all; install not_installed_anywhere"
     ):
         something.deep(1)
+
+
+class CountedMeter(MeterBase):
+    """A counter that has moved whenever it is asked for, and says how often that was."""
+
+    def __init__(self) -> None:
+        self.device = DeviceInfo(
+            host="host", uuid="GPU-1", kind="cuda", name="H100", method="nvml.counter", scope="gpu"
+        )
+        self.reads = 0
+
+    def read_energy(self) -> EnergyReading:
+        self.reads += 1
+        return EnergyReading(Instant.now(), 1_000.0 * self.reads, "nvml.counter", "gpu", lag_s=0.1)
+
+    def read_power(self) -> PowerReading:
+        return PowerReading(Instant.now(), 100_000.0, "instant")
+
+    def read_state(self) -> BoardState:
+        raise NotImplementedError
+
+
+def test_an_evaluation_begins_where_training_was_read_and_another_tool_s_is_read_anew() -> None:
+    ours, plain = GhostwattInJobs(CountedMeter()), Ghostwatt(CountedMeter())
+    (rows,) = turns(ours, [plain], 9, 0.002)
+    assert [row["measured"] for row in rows] == ["turn", "turn", "turn ratio"]
+    assert isinstance(ours.meter, CountedMeter)
+    assert isinstance(plain.meter, CountedMeter)
+    # Nine turns of each, and one to warm up.
+    assert (ours.meter.reads, plain.meter.reads) == (10 * 3, 10 * 4)
+    low, high = rows[2]["ratio_95_percent"]
+    assert low <= rows[2]["ratio"] <= high

@@ -5,6 +5,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -210,10 +211,12 @@ def test_a_killed_rank_s_attempt_keeps_what_it_used_and_another_attempt_goes_on_
     identifier = service.submit(spec)
     windows = "SELECT count(*) FROM windows WHERE experiment_id = ? AND phase = 'training' AND energy_mj > 0"
     wait_until(lambda: service.rows(windows, identifier)[0][0] >= 4, 240, "training windows", service.tell)
-    ranks = service.processes("RayTrainWorker")
+    # The first of the node has started the sampler, which tells what both used until they were gone.
+    first_rank = service.get(f"/v1/experiments/{identifier}")["environment"]["ranks"][0]["process_id"]
+    ranks = {process.pid: process for process in service.processes("RayTrainWorker")}
     assert len(ranks) == 2
-    # The first of the node looks after the sampler, whose last samples are wanted here.
-    max(ranks, key=lambda process: process.create_time()).kill()
+    ranks[first_rank].kill()
+    killed_at = datetime.now(UTC)
     ended = service.wait_for(identifier, ENDED, 300)
     assert (ended["state"], ended["attempt"]) == ("succeeded", 2), (ended["message"], service.tell())
     (run,) = service.get(f"/v1/experiments/{identifier}/runs")["items"]
@@ -234,6 +237,18 @@ def test_a_killed_rank_s_attempt_keeps_what_it_used_and_another_attempt_goes_on_
     )
     counted = [mj for attempt, number, mj in windows_made if attempt == 2 or number < first]
     assert run["energy_training_mj"] == pytest.approx(sum(counted))
+    samples = (
+        "SELECT max(ended_at) FROM power_samples JOIN devices ON devices.key = device_key "
+        "WHERE experiment_id = ? AND experiment_attempt = 1"
+    )
+    ((last,),) = service.rows(samples, identifier)
+    assert datetime.fromisoformat(last).replace(tzinfo=UTC) > killed_at, "its sampler went on"
+    wait_until(
+        lambda: len(service.processes("SamplerActor")) == 1,
+        120,
+        "the killed group's sampler gone",
+        service.tell,
+    )
     of_both = "SELECT experiment_attempt, count(*) FROM windows WHERE experiment_id = ? GROUP BY 1"
     assert [attempt for attempt, _ in service.rows(of_both, identifier)] == [1, 2]
 

@@ -107,6 +107,47 @@ def test_windows_of_each_phase_are_counted_apart() -> None:
     assert not any(window.charged for window in bench.windows)
 
 
+def test_a_window_that_follows_another_begins_where_that_was_read() -> None:
+    bench = Bench()
+    with bench.clock.window("training"):
+        bench.meter.now_s += 20
+    bench.meter.now_s += 3
+    bench.log.clear()
+    with bench.clock.window("evaluation", follows=True) as inside:
+        bench.meter.now_s += 4
+    assert bench.log == ["synchronize", "barrier", "synchronize", "barrier", "read", "emit"]
+    training, evaluation = bench.windows
+    assert evaluation.started_monotonic_s == training.started_monotonic_s + training.duration_s == 70
+    assert inside.duration_s == 7
+    assert inside.energy_mj == 7 * 100_000.0
+    bench.log.clear()
+    with bench.clock.window("training"):
+        bench.meter.now_s += 1
+    assert bench.log.count("read") == 2
+    assert bench.windows[-1].started_monotonic_s == 77
+
+
+def test_the_first_window_reads_its_beginning_though_it_were_to_follow() -> None:
+    bench = Bench()
+    with bench.clock.window("evaluation", follows=True) as inside:
+        bench.meter.now_s += 4
+    assert bench.log.count("read") == 2
+    assert inside.duration_s == 4
+
+
+def test_a_window_follows_none_that_another_has_followed_or_that_never_opened() -> None:
+    bench = Bench()
+    with bench.clock.window("training"):
+        bench.meter.now_s += 2
+    bench.peers = [False]
+    with pytest.raises(PeerFailed), bench.clock.window("evaluation", follows=True):
+        pytest.fail("the body must not run")
+    bench.meter.now_s += 9
+    with bench.clock.window("evaluation", follows=True) as inside:
+        bench.meter.now_s += 4
+    assert inside.duration_s == 4, "what failed ranks did in between belongs to no window"
+
+
 @pytest.mark.parametrize("error", [ValueError("bad"), KeyboardInterrupt(), MemoryError()])
 def test_a_body_that_raises_votes_no_and_its_energy_is_kept(error: BaseException) -> None:
     bench = Bench()
