@@ -19,7 +19,7 @@ from services.tables import (
     Device,
     Event,
     Experiment,
-    Metric,
+    MetricBlock,
     PowerSample,
     Run,
     Window,
@@ -49,7 +49,7 @@ def delete_if_asked(db: Database, experiment_id: str) -> bool:
         _delete_in_steps(db, BoardStateBlock, BoardStateBlock.key, BoardStateBlock.device_key, device)
     for run in runs:
         with db.write() as session:
-            session.execute(delete(Metric).where(Metric.run_key == run))
+            session.execute(delete(MetricBlock).where(MetricBlock.run_key == run))
         _delete_in_steps(db, Window, Window.key, Window.run_key, run)
     _delete_in_steps(db, Event, Event.key, Event.experiment_id, experiment_id)
     with db.write() as session:

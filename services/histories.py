@@ -1,17 +1,15 @@
 """What was measured along a run, metric by metric; and the experiment's log."""
 
-import itertools
 from collections.abc import Sequence
-from operator import itemgetter
 
-from sqlalchemy import ColumnElement, and_, or_, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from phantom_core.protocol import RunFinished
+from phantom_core.protocol import Carried, RunFinished
 from services.database import Database
-from services.errors import NotFound, QueryError
-from services.tables import Attempt, Event, Experiment, Metric, Run
-from services.views import EventView, MetricHistory, MetricSeries
+from services.errors import NotFound
+from services.tables import Attempt, Event, Experiment, MetricBlock, Run
+from services.views import EventView, MetricHistory
 
 DEFAULT_POINTS = 2_000
 """Points per series unless asked otherwise."""
@@ -19,10 +17,6 @@ MOST_POINTS = 20_000
 """Points per series at most."""
 MOST_EVENTS = 1_000
 """Log entries in one answer."""
-
-
-_Row = tuple[str, int, float | None, str | None, float | None, float | None]
-"""Name, step, value, its name if it isn't finite, energy in millijoules, seconds."""
 
 
 def metric_history(
@@ -45,34 +39,25 @@ def metric_history(
     Raises:
         NotFound: There is no such run.
     """
+    # Not at the top: it brings NumPy, which a service needs at the first history, not to start.
+    from services.metric_series import series_of
+
     with db.read() as session:
         run = _run(session, run_id)
         number = run.attempt if attempt is None else attempt
+        carried = _carried(session, run, number)
         statement = (
-            select(
-                Metric.name,
-                Metric.step,
-                Metric.value,
-                Metric.non_finite,
-                Metric.energy_mj,
-                Metric.training_s,
-            )
-            .where(Metric.run_key == run.key, _of_attempt(session, run, number))
-            .order_by(Metric.name, Metric.step, Metric.seq)
+            select(MetricBlock.attempt, MetricBlock.first_step, MetricBlock.points)
+            .where(MetricBlock.run_key == run.key)
+            .where(MetricBlock.attempt.in_({number, *(each.attempt for each in carried)}))
+            .order_by(MetricBlock.attempt, MetricBlock.seq, MetricBlock.source)
         )
-        if names:
-            statement = statement.where(Metric.name.in_(names))
         # The driver's own tuples: rows of the ORM, or of the layer below, double the time of a long history.
         cursor = session.connection().execute(statement).cursor
         assert cursor is not None, "a SELECT has one"
-        rows: Sequence[_Row] = cursor.fetchall()
+        rows = cursor.fetchall()
     return MetricHistory(
-        run_id=run_id,
-        attempt=number,
-        series=tuple(
-            _series(name, _thinned(list(found), max_points))
-            for name, found in itertools.groupby(rows, key=itemgetter(0))
-        ),
+        run_id=run_id, attempt=number, series=series_of(rows, number, carried, names, max_points)
     )
 
 
@@ -111,34 +96,7 @@ def _run(session: Session, run_id: str) -> Run:
     return run
 
 
-def _of_attempt(session: Session, run: Run, number: int) -> ColumnElement[bool]:
-    """Points of an attempt, and of those before it that it had gone on from."""
+def _carried(session: Session, run: Run, number: int) -> tuple[Carried, ...]:
+    """What an attempt had gone on from, the earliest first."""
     attempt = session.get(Attempt, (run.key, number))
-    finish = attempt.finish if attempt is not None else None
-    parts, first = [], -1
-    for each in RunFinished.model_validate(finish).carried if finish else ():
-        parts.append(and_(Metric.attempt == each.attempt, Metric.step > first, Metric.step <= each.steps))
-        first = each.steps
-    return or_(Metric.attempt == number, *parts)
-
-
-def _thinned(rows: Sequence[_Row], most: int | None) -> Sequence[_Row]:
-    if most is None or len(rows) <= most:
-        return rows
-    if most < 2:
-        raise QueryError(f"max_points = {most}; it must be 2 or more, for the first and the last point")
-    last = len(rows) - 1
-    return [rows[round(number * last / (most - 1))] for number in range(most)]
-
-
-def _series(name: str, rows: Sequence[_Row]) -> MetricSeries:
-    # The columns' types are the database's promise; checking 16,000 numbers again would take half of the time.
-    # Column by column, since transposing with zip makes an iterator for every row.
-    return MetricSeries.model_construct(
-        name=name,
-        step=tuple([row[1] for row in rows]),
-        value=tuple([row[2] for row in rows]),
-        non_finite={index: row[3] for index, row in enumerate(rows) if row[3] is not None},
-        energy_mj=tuple([row[4] for row in rows]),
-        training_s=tuple([row[5] for row in rows]),
-    )
+    return RunFinished.model_validate(attempt.finish).carried if attempt and attempt.finish else ()

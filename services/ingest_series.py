@@ -10,11 +10,11 @@ from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
 from phantom_core.protocol import BoardStates, Event, ExperimentStarted, Metrics, PowerSamples, Window
-from services.bulk import MetricRow, insert_metrics
+from services.bulk import BlockRow, insert_blocks
 from services.event_limits import document, name, number, text
+from services.metric_blocks import pack as pack_points
 from services.power_blocks import LONGEST_BLOCK_S, Readings, cut, moment, pack, readings_of
 from services.subjects import Subject, Touched
-from services.summaries import name_of
 from services.tables import BoardStateBlock, Device, Experiment, PowerSample
 from services.tables import Window as WindowRow
 from services.upserts import insert_new
@@ -46,12 +46,13 @@ def store(session: Session, experiment: Experiment, events: Sequence[tuple[Event
     """
     touched = Touched()
     devices = _devices(session, experiment, [event for event, _ in events])
-    metrics: list[MetricRow] = []
+    blocks: list[BlockRow] = []
     windows, powers, states = [], [], []
     for event, subject in events:
         match event.payload:
             case Metrics() as payload:
-                metrics += _metric_rows(payload, event, subject)
+                if payload.points:
+                    blocks.append(_block_row(payload, event, subject))
             case Window() as payload:
                 key = devices[name(payload.host), name(payload.device_uuid)]
                 windows.append(_window_row(payload, event, subject, key))
@@ -77,7 +78,7 @@ def store(session: Session, experiment: Experiment, events: Sequence[tuple[Event
                     )
                     for row in rows
                 ]
-    insert_metrics(session, metrics)
+    insert_blocks(session, blocks)
     for table, rows in ((WindowRow, windows), (PowerSample, powers), (BoardStateBlock, states)):
         if rows:
             session.execute(insert(table), rows)
@@ -126,24 +127,18 @@ def _known_devices(session: Session, experiment: Experiment) -> DeviceKeys:
     return {(host, uuid): key for host, uuid, key in rows}
 
 
-def _metric_rows(metrics: Metrics, event: Event, subject: Subject) -> list[MetricRow]:
+def _block_row(metrics: Metrics, event: Event, subject: Subject) -> BlockRow:
     assert subject.run is not None, "metrics of the experiment itself are refused"
-    # Read once and not for each of a thousand points: an attribute of a row costs more than the rest.
-    run_key, attempt, seq, isfinite = subject.run.key, subject.number, event.seq, math.isfinite
-    return [
-        (
-            run_key,
-            point.name,
-            attempt,
-            point.step,
-            seq,
-            value if isfinite(value := point.value) else None,
-            None if isfinite(value) else name_of(value),
-            number(point.energy_mj),
-            number(point.training_s),
-        )
-        for point in metrics.points
-    ]
+    block = pack_points(metrics.points)
+    return (
+        subject.run.key,
+        subject.number,
+        event.seq,
+        event.source,
+        block.first_step,
+        len(metrics.points),
+        block.packed,
+    )
 
 
 def _window_row(window: Window, event: Event, subject: Subject, device_key: int) -> dict[str, object]:

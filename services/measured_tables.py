@@ -1,7 +1,7 @@
 """Tables of what was measured: devices, windows, metric points, power samples.
 
-A metric point is a row of a table that, on SQLite, is its own index, so a run's history lies in one place.
-Power samples are stored in blocks, one row per series that a sampler sent: docs/decisions/0006.
+Metric points and power samples are stored in blocks, one row for what one event told: docs/decisions/0006 and 0018.
+On SQLite the table of metric points is its own index, so a run's history lies in one place.
 """
 
 from datetime import datetime
@@ -91,21 +91,21 @@ class Window(Base):
     )
 
 
-class Metric(Base):
-    """One value of one metric at one step."""
+class MetricBlock(Base):
+    """The metric points of one event."""
 
-    __tablename__ = "metrics"
+    __tablename__ = "metric_blocks"
 
     run_key: Mapped[int] = mapped_column(ForeignKey("runs.key", ondelete="CASCADE"), primary_key=True)
-    name: Mapped[str] = mapped_column(String(64), primary_key=True)
     attempt: Mapped[int] = mapped_column(SmallInteger, primary_key=True)
-    step: Mapped[int] = mapped_column(BigInteger, primary_key=True)
     seq: Mapped[int] = mapped_column(BigInteger, primary_key=True)
-    """Number of the event that brought it, so that a value told twice at one step is kept twice."""
-    value: Mapped[float | None]
-    non_finite: Mapped[str | None] = mapped_column(String(4))
-    energy_mj: Mapped[float | None]
-    training_s: Mapped[float | None]
+    source: Mapped[str] = mapped_column(String(64), primary_key=True)
+    """With `seq`, the event that brought them."""
+    first_step: Mapped[int] = mapped_column(BigInteger)
+    """The smallest of their steps."""
+    point_count: Mapped[int]
+    points: Mapped[bytes] = mapped_column(Blob)
+    """All of them, packed by `metric_blocks.py`."""
 
     __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012 - read by SQLAlchemy
 

@@ -7,7 +7,7 @@ A float that isn't finite is stored as NULL with its name (`nan`, `inf`, `-inf`)
 from services.columns import Base, table
 from services.experiment_tables import Arm, Experiment, ExperimentAttempt, ExperimentTag
 from services.job_log_tables import JobLog, JobLogPart
-from services.measured_tables import BoardStateBlock, Device, Metric, PowerSample, Window
+from services.measured_tables import BoardStateBlock, Device, MetricBlock, PowerSample, Window
 from services.run_tables import Attempt, Run
 from services.service_tables import ApiKey, Comparison, Event, Heartbeat, IdempotencyKey, Switch, WorkerGroup
 
@@ -27,7 +27,7 @@ __all__ = [
     "IdempotencyKey",
     "JobLog",
     "JobLogPart",
-    "Metric",
+    "MetricBlock",
     "PowerSample",
     "Run",
     "Switch",

@@ -1,8 +1,10 @@
 """Migrations: up and down with rows in every table, on both databases; tables and revisions are one."""
 
+import math
 import multiprocessing
 import re
 import shutil
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,13 +17,28 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 import migrations
-from services import deletion, experiments, groups, heartbeats, job_logs, keys, leases, revisions, switches
+from phantom_core.protocol import AssignedRun, Event, MetricPoint, Metrics
+from services import (
+    deletion,
+    experiments,
+    groups,
+    heartbeats,
+    histories,
+    job_logs,
+    keys,
+    leases,
+    revisions,
+    switches,
+)
 from services.columns import Base
 from services.database import Database
 from services.errors import DatabaseError
 from services.mishaps import Mishaps
 from services.tables import BoardStateBlock, Device
 from tests.services.simulated_job import Figures, begun, deliver, ran, spec
+
+Told = tuple[str, int, float, float | None, float | None]
+"""A point: name, step, value, energy in millijoules, training seconds."""
 
 VERSIONS = sorted(Path(migrations.__file__).parent.joinpath("versions").glob("[0-9]*.py"))
 
@@ -96,6 +113,71 @@ def test_skipped_runs_are_cancelled_ones_to_an_earlier_version(empty_database_ur
             session.execute(text("UPDATE runs SET state = 'skipped' WHERE state = 'cancelled'"))
             assert _run_states(session) == {"queued": 4, "skipped": 2}
         assert experiments.get(database, identifier).runs == {"queued": 4, "skipped": 2}
+
+
+def test_metric_points_are_rows_to_an_earlier_version_and_blocks_again_to_this_one(
+    empty_database_url: str,
+) -> None:
+    with Database(empty_database_url) as database:
+        database.migrate()
+        _, _, job = begun(database)
+        first, second = job.assignment.runs[:2]
+        large = 2**63 - 1
+        told: dict[tuple[AssignedRun, str, int], Sequence[Told]] = {
+            (first, "rank-0", 0): [("loss", 5, 0.1, 1.0, None), ("a", 5, math.nan, None, 2.0)],
+            (first, "rank-0", 1): [("loss", step, 1.0 / step, None, None) for step in range(1, 400)],
+            (first, "rank-1", 1): [("loss", step, -math.inf, None, None) for step in (-large, 700, large)],
+            (first, "rank-0", 7): [("x" * 64, 70_000, math.inf, 3.0, 4.0), ("x" * 64, 0, -2.5, None, 0.0)],
+            (second, "rank-0", 1): [("loss", 5, 5e-324, None, None)],
+        }
+        for (run, source, seq), points in told.items():
+            payload = Metrics(
+                points=tuple(
+                    MetricPoint(step=step, name=name, value=value, energy_mj=energy_mj, training_s=training_s)
+                    for name, step, value, energy_mj, training_s in points
+                )
+            )
+            event = Event(
+                subject_id=run.run_id,
+                attempt=run.attempt,
+                source=source,
+                seq=seq,
+                at=datetime.now(UTC),
+                payload=payload,
+            )
+            deliver(database, job, [event])
+        before = [histories.metric_history(database, run.run_id) for run in (first, second)]
+        database.migrate("0007")
+        with database.read() as session:
+            rows = {
+                tuple(row)
+                for row in session.execute(
+                    text(
+                        "SELECT id, name, seq, step, value, metrics.non_finite, energy_mj, metrics.training_s "
+                        "FROM metrics JOIN runs ON runs.key = metrics.run_key"
+                    )
+                )
+            }
+        assert rows == {
+            (
+                run.run_id,
+                name,
+                seq,
+                step,
+                value if math.isfinite(value) else None,
+                None if math.isfinite(value) else str(value),
+                energy_mj,
+                training_s,
+            )
+            for (run, _, seq), points in told.items()
+            for name, step, value, energy_mj, training_s in points
+        }
+        database.migrate()
+        after = [histories.metric_history(database, run.run_id) for run in (first, second)]
+        assert repr(after) == repr(before)
+        with database.read() as session:
+            sources = session.execute(text("SELECT DISTINCT source FROM metric_blocks")).scalars().all()
+        assert sources == ["rank-0"]
 
 
 def test_up_down_and_up_again_leaves_an_empty_database_as_it_was(empty_database_url: str) -> None:

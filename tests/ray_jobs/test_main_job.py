@@ -69,7 +69,16 @@ def test_an_arm_that_diverges_ends_so_and_the_others_go_on(
 
 
 def test_every_table_holds_what_happened(service: RunningService, finished: dict[str, Any]) -> None:
-    tables = ["experiments", "arms", "runs", "attempts", "metrics", "windows", "power_samples", "devices"]
+    tables = [
+        "experiments",
+        "arms",
+        "runs",
+        "attempts",
+        "metric_blocks",
+        "windows",
+        "power_samples",
+        "devices",
+    ]
     tables += ["events", "api_keys", "comparisons", "heartbeats", "experiment_tags"]
     for table in tables:
         # The comparison is stored a moment after the end that it was waited for.

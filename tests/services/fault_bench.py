@@ -14,7 +14,7 @@ from phantom_core.protocol import EVENT_ADAPTER, Event, Metrics, Window
 from phantom_core.spec import ExperimentSpec
 from services.database import Database
 from services.states import TERMINAL_STATES, ExperimentState
-from services.tables import Attempt, Experiment, ExperimentAttempt, Metric, Run, WorkerGroup
+from services.tables import Attempt, Experiment, ExperimentAttempt, MetricBlock, Run, WorkerGroup
 from services.tables import Event as EventRow
 from services.tables import Window as WindowRow
 from tests.running import READY_S, RunningService, free_port, start_service, wait_until
@@ -264,7 +264,7 @@ def assert_every_event_landed_once(database: Database, head_folder: Path) -> Non
             )
         )
         windows = session.execute(select(func.count()).select_from(WindowRow)).scalar_one()
-        points = session.execute(select(func.count()).select_from(Metric)).scalar_one()
+        points = session.execute(select(func.coalesce(func.sum(MetricBlock.point_count), 0))).scalar_one()
         ended_well = set(
             session.scalars(select(Experiment.id).where(Experiment.state == ExperimentState.SUCCEEDED))
         )

@@ -15,7 +15,7 @@ from services.tables import (
     Device,
     Event,
     Experiment,
-    Metric,
+    MetricBlock,
     PowerSample,
     Run,
     Window,
@@ -57,7 +57,7 @@ def snapshot(db: Database, experiment_id: str) -> dict[str, list[str]]:
             Device: list(devices),
             Attempt: list(session.scalars(select(Attempt).where(Attempt.run_key.in_(run_keys)))),
             Window: list(session.scalars(select(Window).where(Window.experiment_id == experiment_id))),
-            Metric: list(session.scalars(select(Metric).where(Metric.run_key.in_(run_keys)))),
+            MetricBlock: list(session.scalars(select(MetricBlock).where(MetricBlock.run_key.in_(run_keys)))),
             PowerSample: list(
                 session.scalars(select(PowerSample).where(PowerSample.device_key.in_(device_keys)))
             ),

@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 from phantom_core.protocol import Assignment, Event, EventBatch, JobVariable
 from services.states import ExperimentState
 from services.tables import Event as EventRow
-from services.tables import Metric, Window
+from services.tables import MetricBlock, Window
 from tests.services.fake_job import Behaviour
 from tests.services.fault_bench import FROM_JOBS, FaultBench, faults
 from tests.services.rows import snapshot
@@ -82,5 +82,5 @@ def test_events_that_come_twice_shuffled_and_at_once_leave_what_orderly_ones_do(
     with bench.database.read() as session:
         of_jobs = session.execute(select(func.count()).select_from(EventRow).where(*FROM_JOBS)).scalar_one()
         assert of_jobs > 0
-        assert session.execute(select(func.count()).select_from(Metric)).scalar_one() > 0
+        assert session.execute(select(func.count()).select_from(MetricBlock)).scalar_one() > 0
         assert session.execute(select(func.count()).select_from(Window)).scalar_one() > 0

@@ -29,7 +29,7 @@ from services.database import Database
 from services.errors import NotFound
 from services.states import ExperimentState
 from services.tables import Event as EventRow
-from services.tables import Experiment, Metric, PowerSample
+from services.tables import Experiment, MetricBlock, PowerSample
 from services.tables import Window as WindowRow
 from tests.services.simulated_job import HOST, Figures, SimulatedJob, begun, deliver, spec, uuid
 
@@ -369,7 +369,7 @@ def test_series_are_stored_once_and_not_in_the_log(database: Database) -> None:
         is_series = entry.kind in {"window", "metrics", "power_samples", "board_states"}
         assert is_series == (entry.payload is None)
     with database.read() as session:
-        assert session.execute(select(func.count()).select_from(Metric)).scalar_one() == 6 * 2 * 2
+        assert session.execute(select(func.sum(MetricBlock.point_count))).scalar_one() == 6 * 2 * 2
         assert session.execute(select(func.sum(PowerSample.sample_count))).scalar_one() == 6 * 2 * 2 * 101
 
 
