@@ -201,6 +201,10 @@ def _shown(row: dict[str, Any]) -> str:
             return f"{row['tool']} {row['how']} {row['begin_us_median']:.1f} + {row['end_us_median']:.1f} us"
         case "cost ratio":
             return f"{row['tool']} / {row['peer']} {row['begin_ratio']:.3f} and {row['end_ratio']:.3f}"
+        case "turn":
+            return f"{row['tool']} {row['us_median']:.1f} us"
+        case "turn ratio":
+            return f"{row['tool']} / {row['peer']} {row['ratio']:.3f}"
         case "calls":
             return f"the driver's counter {row['counter_us_median']:.1f} us"
         case _:

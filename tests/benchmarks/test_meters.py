@@ -177,7 +177,9 @@ class CountedMeter(MeterBase):
         raise NotImplementedError
 
 
-def test_an_evaluation_begins_where_training_was_read_and_another_tool_s_is_read_anew() -> None:
+def test_an_evaluation_begins_where_training_was_read_and_another_tool_s_is_read_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     ours, plain = GhostwattInJobs(CountedMeter()), Ghostwatt(CountedMeter())
     (rows,) = turns(ours, [plain], 9, 0.002)
     assert [row["measured"] for row in rows] == ["turn", "turn", "turn ratio"]
@@ -187,3 +189,8 @@ def test_an_evaluation_begins_where_training_was_read_and_another_tool_s_is_read
     assert (ours.meter.reads, plain.meter.reads) == (10 * 3, 10 * 4)
     low, high = rows[2]["ratio_95_percent"]
     assert low <= rows[2]["ratio"] <= high
+    shown = result(tmp_path / "meters.json")
+    shown.show("turns", rows)
+    assert "ghostwatt with power at the edges / ghostwatt" in capsys.readouterr().out
+    told = meters(json.loads((tmp_path / "meters.json").read_text()))
+    assert "training and evaluation |" in told
