@@ -190,11 +190,14 @@ def _methods(rows: list[Row]) -> str:
 TABLES: dict[str, Callable[[list[Row]], str]] = {
     "layers.sizes": sizes,
     "layers.targets": targets,
-    # `_h200`: the same on H200s.
+    # `_h200`: the same on H200s; `_two_h200`: on two of them, steps with updates beside the backward pass.
+    "layers_two_h200.sizes": sizes,
     **{f"{name}.ghosts": lambda rows: sweep(rows, "k") for name in ("layers", "layers_h200")},
     **{f"{name}.ranks": lambda rows: sweep(rows, "p") for name in ("layers", "layers_h200")},
     "attribution": attribution,
+    "attribution_two_h200": attribution,
     "predictions": predictions,
     "predictions_h200": predictions,
+    "predictions_two_h200": predictions,
 }
 """By block: a file of results, and which of its tables."""
