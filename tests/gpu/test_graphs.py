@@ -144,7 +144,7 @@ def test_a_failed_capture_leaves_all_ranks_training_eagerly_and_the_next_arm_a_g
             assert run.evaluations == eager.evaluations
         assert later.mode == "graph"
         assert later.losses == eager.losses
-        # What a failed capture holds (5 MB of collectives) is given back by the next arm at the latest: nothing piles up.
+        # What a failed capture holds (5 MB of collectives) the next arm gives back at the latest: nothing piles up.
         assert memory[2] <= memory[1], memory
         assert memory[3] <= memory[1], memory
 
