@@ -4,22 +4,26 @@ from collections.abc import Callable
 from typing import Any
 
 Row = dict[str, Any]
+BYTES_PER_FLOP = 3 * 2 / (2 * 8192)
+"""Of the ceiling's GEMM, three bfloat16 matrices of 8192 rows: for files from before it was written down."""
 
 
 def sizes(rows: list[Row]) -> str:
     """Every arm at every size that the largest number of ranks measured at its usual ghosts."""
     lines = [
         "| n, L, k, b | arm | J per step | of column/row's | ms per step | of column/row's | W a board | "
-        "peak GB a rank | GEMM roofline | exposed communication | largest roofline term |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "peak GB a rank | GEMM roofline | exposed communication | largest roofline term | joules at the limit |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
+    settings = [row for row in rows if row["measured"] == "setting"]
     p = max(row["p"] for row in _arms(rows))
     for row in _arms(rows):
         if row["p"] != p or row["k"] != 64:
             continue
         size = f"{row['n']}, {row['depth']}, {row['k']}, {row['b']}"
-        lines.append(f"| {size} | {_name(row)} | {' | '.join(_cells(row))} |")
-    settings = [row for row in rows if row["measured"] == "setting"]
+        lines.append(
+            f"| {size} | {_name(row)} | {' | '.join([*_cells(row), _at_limit(row, settings[-1])])} |"
+        )
     ceilings = {row["load"]: row for row in settings[-1]["ceilings"]}
     flops = max(ceilings[load]["flops_per_s"] for load in ("gemm", "gemm burst")) / 1e12
     return "\n".join(
@@ -31,7 +35,9 @@ def sizes(rows: list[Row]) -> str:
             f"GEMM roofline: share of {flops:.0f} TFLOP/s, of large GEMMs in the same run. Exposed communication: "
             "what the arm is faster by with its collectives replaced by local copies. Largest roofline term: ms "
             "per step as a multiple of the largest of GEMM FLOPs, least memory traffic and bytes sent over their rates "
-            "in the same run.",
+            "in the same run. Joules at the limit (an estimate): ms per step as a multiple of the time in which a "
+            "board at its power limit is given the joules that the step's GEMMs and least memory traffic took when each ran "
+            "alone in the same run; around 1, only fewer joules would make the step faster.",
         ]
     )
 
@@ -151,6 +157,42 @@ def _cells(row: Row) -> list[str]:
         ("unknown" if exchanges else "none") if exposed is None else f"{exposed:.0%}",
         f"{row['times_floor']:.2f} x {row['floor']['bound']}",
     ]
+
+
+def _at_limit(row: Row, setting: Row) -> str:
+    """How far a step is from what its joules take at the power limit."""
+    if "ms_per_step" not in row:
+        return ""
+    least_ms = joules_at_limit_ms(row, setting)
+    return "unknown" if least_ms is None else f"{row['ms_per_step'] / least_ms:.2f} x"
+
+
+def joules_at_limit_ms(row: Row, setting: Row) -> float | None:
+    """Milliseconds that a step's GEMMs and memory traffic take by their joules, at the board's power limit.
+
+    With the power above idle that each drew alone, (e_gemm FLOPs + e_memory bytes) / (limit - idle). Of a GEMM's joules
+    those of its own memory traffic are taken off, since the step's bytes hold it. An estimate: at the limit clocks are
+    lower, and so are the joules of a FLOP.
+
+    Args:
+        row: An arm's.
+        setting: The run's, with what its ceilings drew.
+
+    Returns:
+        The time; None where a power or rate is not known.
+    """
+    loads = {each["load"]: each for each in setting["ceilings"]}
+    limit_w = setting.get("power_limit_w")
+    powers = [loads.get(load, {}).get("power_w") for load in ("active", "gemm", "memory")]
+    if limit_w is None or None in powers:
+        return None
+    idle_w, gemm_w, memory_w = powers
+    operands = loads["gemm"].get("operand_bytes_per_s", BYTES_PER_FLOP * loads["gemm"]["flops_per_s"])
+    j_per_byte = (memory_w - idle_w) / loads["memory"]["bytes_per_s"]
+    j_per_flop = (gemm_w - idle_w - j_per_byte * operands) / loads["gemm"]["flops_per_s"]
+    bytes_moved = row["floor"]["memory_ms"] / 1_000 * loads["memory"]["bytes_per_s"]
+    joules = j_per_flop * row["flops_per_step_per_rank"] + j_per_byte * bytes_moved
+    return float(1_000 * joules / (limit_w - idle_w))
 
 
 def _limit(settings: list[Row]) -> str:

@@ -28,6 +28,22 @@ def test_sizes_show_every_arm_with_its_interval_or_the_reason_why_not() -> None:
     assert "700 TFLOP/s" in shown
 
 
+def test_a_step_is_held_against_the_joules_that_its_parts_drew_alone() -> None:
+    loads = [
+        {"load": "active", "power_w": 100.0},
+        {"load": "gemm", "power_w": 700.0, "flops_per_s": 500e12, "operand_bytes_per_s": 0.5e12},
+        {"load": "memory", "power_w": 500.0, "bytes_per_s": 2e12},
+    ]
+    setting = {"power_limit_w": 600.0, "ceilings": loads}
+    row = {"ms_per_step": 9.0, "flops_per_step_per_rank": 2e12, "floor": {"memory_ms": 1.0}}
+    # 0.2 nJ a byte; a FLOP's (700 - 100 - 100) W / 500 TFLOP/s = 1 pJ; 2 J and 0.4 J at 500 W above idle.
+    assert quote_layers.joules_at_limit_ms(row, setting) == pytest.approx(4.8)
+    shown = quote_layers.sizes(layers()["rows"])
+    assert "| unknown |" in shown, "there no load's power is told"
+    for missing in (setting | {"power_limit_w": None}, setting | {"ceilings": loads[1:]}):
+        assert quote_layers.joules_at_limit_ms(row, missing) is None
+
+
 def test_targets_say_reached_or_not() -> None:
     shown = quote_layers.targets(layers()["rows"])
     assert "| 16384 | J per step against column/row | 0.29 | ≤ 0.30 | reached |" in shown
