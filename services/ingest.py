@@ -5,6 +5,8 @@ and its attempt is the one that counts; else it is kept with a note. Late figure
 and, if the experiment has ended, its comparison be worked out anew. Terminal states never change.
 """
 
+from datetime import datetime
+
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session
 
@@ -23,7 +25,7 @@ from services.database import Database, now
 from services.endings import settle
 from services.errors import NotFound
 from services.event_limits import document, refusal
-from services.moves import lock_experiment
+from services.ingest_lock import Locked, lock, note_news
 from services.subjects import Subject, Touched, find_subjects
 from services.tables import Attempt, Experiment, Run
 from services.tables import Event as EventRow
@@ -64,36 +66,34 @@ def ingest(db: Database, batch: EventBatch) -> IngestResult:
         repeated += identity in events
         events.setdefault(identity, event)
     with db.write() as session:
-        experiment = lock_experiment(session, batch.experiment_id)
-        if experiment is None:
+        locked = lock(session, batch.experiment_id)
+        if locked is None:
             raise NotFound("experiment", batch.experiment_id)
-        new = _store(session, experiment, events)
-        if new:
-            _apply(session, experiment, new)
+        moment = now(session)
+        new = _store(session, locked, moment, events)
+        ended_anew = _apply(session, locked, moment, new) if new else locked.is_to_be_compared
         accepted = len(new)
-        ended_anew = experiment.finished_at is not None and experiment.compared_at is None
     if ended_anew:
         after_the_end(db, batch.experiment_id)
     return IngestResult(accepted=accepted, duplicates=len(events) - accepted + repeated, rejected=refused)
 
 
 def _store(
-    session: Session, experiment: Experiment, events: dict[Identity, Event]
+    session: Session, locked: Locked, moment: datetime, events: dict[Identity, Event]
 ) -> list[tuple[Event, Subject]]:
     """Adds events to the log.
 
     Returns:
         Those that are new and about something known, with what they are about.
     """
-    subjects = find_subjects(session, experiment, events.values())
-    moment = now(session)
+    subjects = find_subjects(session, locked.id, locked.attempt, events.values())
     rows = []
     for (subject_id, attempt, source, seq), event in events.items():
         subject = subjects[subject_id, attempt]
         keeps_payload = subject.is_unknown or not isinstance(event.payload, SERIES)
         rows.append(
             {
-                "experiment_id": experiment.id,
+                "experiment_id": locked.id,
                 "subject_id": subject_id,
                 "attempt": attempt,
                 "source": source,
@@ -112,12 +112,21 @@ def _store(
     ]
 
 
-def _apply(session: Session, experiment: Experiment, new: list[tuple[Event, Subject]]) -> None:
-    if not all(event.source.startswith(SAMPLER_SOURCE) for event, _ in new):
-        experiment.last_event_at = now(session)
-    experiment.version += 1
+def _apply(session: Session, locked: Locked, moment: datetime, new: list[tuple[Event, Subject]]) -> bool:
+    """Does what new events say.
+
+    Returns:
+        Whether the experiment has ended and is to be compared anew.
+    """
+    is_heard = not all(event.source.startswith(SAMPLER_SOURCE) for event, _ in new)
+    note_news(session, locked.id, moment if is_heard else None)
     known = [(event, subject) for event, subject in new if not subject.is_unknown]
-    touched = ingest_series.store(session, experiment, known)
+    touched = ingest_series.store(session, locked.id, known)
+    changes = any(isinstance(event.payload, tuple(ingest_states.HANDLERS)) for event, _ in known)
+    if not (changes or touched.anything or locked.is_to_be_settled):
+        # Points of a run under way change nothing but its history: the experiment's row need not be read for them.
+        return locked.is_to_be_compared
+    experiment = session.get_one(Experiment, locked.id)
     # In the order of causes, so that a batch may hold an end before what led to it.
     for kind, handle in ingest_states.HANDLERS.items():
         for event, subject in sorted(known, key=lambda each: (each[0].at, each[0].seq)):
@@ -126,6 +135,7 @@ def _apply(session: Session, experiment: Experiment, new: list[tuple[Event, Subj
     _work_out(session, experiment, touched)
     rounds.log_finished(session, experiment, {run_key for run_key, _ in touched.ends})
     settle(session, experiment)
+    return experiment.finished_at is not None and experiment.compared_at is None
 
 
 def _work_out(session: Session, experiment: Experiment, touched: Touched) -> None:

@@ -15,7 +15,7 @@ from services.event_limits import document, name, number, text
 from services.metric_blocks import pack as pack_points
 from services.power_blocks import LONGEST_BLOCK_S, Readings, cut, moment, pack, readings_of
 from services.subjects import Subject, Touched
-from services.tables import BoardStateBlock, Device, Experiment, PowerSample
+from services.tables import BoardStateBlock, Device, PowerSample
 from services.tables import Window as WindowRow
 from services.upserts import insert_new
 from services.window_rows import Span
@@ -33,19 +33,19 @@ def refusal(event: Event) -> str | None:
     return None
 
 
-def store(session: Session, experiment: Experiment, events: Sequence[tuple[Event, Subject]]) -> Touched:
+def store(session: Session, experiment_id: str, events: Sequence[tuple[Event, Subject]]) -> Touched:
     """Writes all figures of the events.
 
     Args:
         session: A write session.
-        experiment: The experiment, locked.
+        experiment_id: The experiment, locked.
         events: New events about known runs, or the experiment itself.
 
     Returns:
         What must be worked out anew.
     """
     touched = Touched()
-    devices = _devices(session, experiment, [event for event, _ in events])
+    devices = _devices(session, experiment_id, [event for event, _ in events])
     blocks: list[BlockRow] = []
     windows, powers, states = [], [], []
     for event, subject in events:
@@ -88,13 +88,13 @@ def store(session: Session, experiment: Experiment, events: Sequence[tuple[Event
 def _touch_window(touched: Touched, window: Window, subject: Subject, device_key: int) -> None:
     start_s = window.started_monotonic_s
     touched.spans.append(Span(device_key, subject.experiment_attempt, start_s, start_s + window.duration_s))
-    if subject.run is not None:
-        touched.attempts.add((subject.run.key, subject.number))
+    if subject.run_key is not None:
+        touched.attempts.add((subject.run_key, subject.number))
     elif window.phase == "idle_before":
         touched.baseline = True
 
 
-def _devices(session: Session, experiment: Experiment, events: Iterable[Event]) -> DeviceKeys:
+def _devices(session: Session, experiment_id: str, events: Iterable[Event]) -> DeviceKeys:
     """Keys of all devices that the events name; those that nobody has described yet get a bare row."""
     named: set[tuple[str, str]] = set()
     for event in events:
@@ -105,33 +105,33 @@ def _devices(session: Session, experiment: Experiment, events: Iterable[Event]) 
                 named.update((name(device.host), name(device.uuid)) for device in event.payload.devices)
     if not named:
         return {}
-    keys = _known_devices(session, experiment)
+    keys = _known_devices(session, experiment_id)
     missing = sorted(named - keys.keys())
     if missing:
         insert_new(
             session,
             Device,
             [
-                {"experiment_id": experiment.id, "host": host, "uuid": uuid, "attempt": 0}
+                {"experiment_id": experiment_id, "host": host, "uuid": uuid, "attempt": 0}
                 for host, uuid in missing
             ],
         )
-        keys = _known_devices(session, experiment)
+        keys = _known_devices(session, experiment_id)
     return keys
 
 
-def _known_devices(session: Session, experiment: Experiment) -> DeviceKeys:
+def _known_devices(session: Session, experiment_id: str) -> DeviceKeys:
     rows = session.execute(
-        select(Device.host, Device.uuid, Device.key).where(Device.experiment_id == experiment.id)
+        select(Device.host, Device.uuid, Device.key).where(Device.experiment_id == experiment_id)
     )
     return {(host, uuid): key for host, uuid, key in rows}
 
 
 def _block_row(metrics: Metrics, event: Event, subject: Subject) -> BlockRow:
-    assert subject.run is not None, "metrics of the experiment itself are refused"
+    assert subject.run_key is not None, "metrics of the experiment itself are refused"
     block = pack_points(metrics.points)
     return (
-        subject.run.key,
+        subject.run_key,
         subject.number,
         event.seq,
         event.source,
@@ -144,8 +144,8 @@ def _block_row(metrics: Metrics, event: Event, subject: Subject) -> BlockRow:
 def _window_row(window: Window, event: Event, subject: Subject, device_key: int) -> dict[str, object]:
     strange = window.energy_mj is not None and not math.isfinite(window.energy_mj)
     return {
-        "experiment_id": subject.experiment.id,
-        "run_key": subject.run.key if subject.run else None,
+        "experiment_id": subject.experiment_id,
+        "run_key": subject.run_key,
         "device_key": device_key,
         "attempt": subject.number,
         "experiment_attempt": subject.experiment_attempt,

@@ -30,10 +30,11 @@ Handler = Callable[[Session, Subject, Event, Touched], None]
 
 def experiment_started(session: Session, subject: Subject, event: Event, touched: Touched) -> None:
     """Describes devices and environment; the experiment is running."""
-    payload, experiment = event.payload, subject.experiment
+    payload = event.payload
+    experiment = session.get_one(Experiment, subject.experiment_id)
     assert isinstance(payload, ExperimentStarted)
     _describe_devices(session, experiment, payload, subject.number)
-    if subject.run is not None:
+    if subject.run_key is not None:
         return
     told = document(event)
     environment = {part: told[part] for part in ("backend", "ranks", "versions", "data_digest")}
@@ -57,9 +58,9 @@ def steps_began(session: Session, subject: Subject, event: Event, _touched: Touc
     """A run's set-up is over and its steps begin: the first of an attempt ends the wait for it."""
     payload = event.payload
     assert isinstance(payload, Window)
-    if payload.phase not in {"evaluation", "training"} or subject.run is None:
+    if payload.phase not in {"evaluation", "training"} or subject.run_key is None:
         return
-    job = session.get(ExperimentAttempt, (subject.experiment.id, subject.experiment_attempt))
+    job = session.get(ExperimentAttempt, (subject.experiment_id, subject.experiment_attempt))
     before_s = payload.duration_s if payload.phase == "evaluation" else 0.0  # one comes before the first step
     if job is None or not math.isfinite(before_s):
         return
@@ -70,9 +71,11 @@ def steps_began(session: Session, subject: Subject, event: Event, _touched: Touc
 
 def run_started(session: Session, subject: Subject, event: Event, _touched: Touched) -> None:
     """A run began its set-up."""
-    run, attempt, experiment = subject.run, subject.attempt, subject.experiment
-    if run is None or attempt is None:
+    rows = subject.rows(session)
+    if rows is None:
         return
+    run, attempt = rows
+    experiment = session.get_one(Experiment, subject.experiment_id)
     attempt.started_at = event.at
     if experiment.first_run_at is None or event.at < experiment.first_run_at:
         experiment.first_run_at = event.at
@@ -84,10 +87,11 @@ def run_started(session: Session, subject: Subject, event: Event, _touched: Touc
 
 def run_finished(session: Session, subject: Subject, event: Event, touched: Touched) -> None:
     """A run ended; the rest of its summary comes from its windows."""
-    run, attempt, payload = subject.run, subject.attempt, event.payload
+    payload, rows = event.payload, subject.rows(session)
     assert isinstance(payload, RunFinished)
-    if run is None or attempt is None:
+    if rows is None:
         return
+    run, attempt = rows
     touched.attempts.add((run.key, subject.number))
     touched.ends.add((run.key, subject.number))
     if attempt.finish is not None:
@@ -116,10 +120,11 @@ def run_finished(session: Session, subject: Subject, event: Event, touched: Touc
 
 def run_skipped(session: Session, subject: Subject, event: Event, _touched: Touched) -> None:
     """A run is not needed; one that began or ended meanwhile stays what it is."""
-    run, attempt, payload = subject.run, subject.attempt, event.payload
+    payload, rows = event.payload, subject.rows(session)
     assert isinstance(payload, RunSkipped)
-    if run is None or attempt is None or subject.note is not None:
+    if rows is None or subject.note is not None:
         return
+    run, attempt = rows
     message = text(payload.message)
     if not move_run(session, run, RunState.SKIPPED, reason=payload.reason, message=message, at=event.at):
         _note(session, event, f"the run was {run.state} already, so it was not skipped")
@@ -130,9 +135,10 @@ def run_skipped(session: Session, subject: Subject, event: Event, _touched: Touc
 
 def experiment_finished(session: Session, subject: Subject, event: Event, _touched: Touched) -> None:
     """The job's last word; `endings.settle` acts on it once the runs have ended."""
-    payload, experiment = event.payload, subject.experiment
+    payload = event.payload
+    experiment = session.get_one(Experiment, subject.experiment_id)
     assert isinstance(payload, ExperimentFinished)
-    if subject.note is not None or subject.run is not None:
+    if subject.note is not None or subject.run_key is not None:
         return
     if experiment.reported_outcome is not None:
         _note(session, event, "the job's end was told before; nothing changed")
@@ -142,9 +148,10 @@ def experiment_finished(session: Session, subject: Subject, event: Event, _touch
     experiment.reported_message = text(payload.message)
 
 
-def progress(_session: Session, subject: Subject, event: Event, _touched: Touched) -> None:
+def progress(session: Session, subject: Subject, event: Event, _touched: Touched) -> None:
     """A line for people; the latest by the job's clock stands."""
-    payload, experiment = event.payload, subject.experiment
+    payload = event.payload
+    experiment = session.get_one(Experiment, subject.experiment_id)
     assert isinstance(payload, Progress)
     if subject.note is not None:
         return

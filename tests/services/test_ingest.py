@@ -535,3 +535,27 @@ def test_a_sampler_s_events_are_no_sign_of_life_of_the_ranks(database: Database)
     assert after is not None
     assert before is not None
     assert after > before
+
+
+def test_every_batch_that_brings_something_raises_the_version_once(database: Database) -> None:
+    """Also one that only brings points, for which the experiment's row isn't read; watchers ask by it for what is new."""
+    identifier, _, job = begun(database)
+    deliver(database, job, job.started())
+    run = job.assignment.runs[0]
+
+    def version() -> int:
+        return experiments.get(database, identifier).version
+
+    def told(*seqs: int) -> list[Event]:
+        return [
+            event(run.run_id, Metrics(points=(MetricPoint(step=seq, name="loss", value=1.0),)), seq=seq)
+            for seq in seqs
+        ]
+
+    before = version()
+    deliver(database, job, told(0, 1))
+    assert version() == before + 1
+    deliver(database, job, told(0, 1))
+    assert version() == before + 1
+    deliver(database, job, told(1, 2))
+    assert version() == before + 2
