@@ -538,7 +538,7 @@ def test_a_sampler_s_events_are_no_sign_of_life_of_the_ranks(database: Database)
 
 
 def test_every_batch_that_brings_something_raises_the_version_once(database: Database) -> None:
-    """Also one that only brings points, for which the experiment's row isn't read; watchers ask by it for what is new."""
+    """Also one that only brings points, for which the experiment's row isn't read; watchers ask by it what is new."""
     identifier, _, job = begun(database)
     deliver(database, job, job.started())
     run = job.assignment.runs[0]
