@@ -36,6 +36,8 @@ def refusal(event: Event, experiment_id: str) -> str | None:
         return f"the source `{event.source}` is the service's own"
     if event.subject_id != experiment_id and not event.subject_id.startswith(f"{experiment_id}-"):
         return "its subject belongs to another experiment"
+    if "\x00" in event.subject_id:
+        return "its subject is no id"
     if event.attempt > MOST_ATTEMPTS or event.seq > LARGEST:
         return "its attempt or seq is too large"
     if any(abs(number) > LARGEST for number in _integers(event)):

@@ -339,6 +339,18 @@ def test_what_no_column_can_hold_is_refused_with_a_reason(
     assert result.accepted == 1
 
 
+def test_a_subject_that_no_database_takes_is_refused(database: Database) -> None:
+    identifier, _, job = begun(database)
+    told = [
+        event(f"{identifier}-\x00", RunStarted(ranks=2)),
+        event(f"{identifier}-\u2028é😀", RunStarted(ranks=2)),
+    ]
+    result = deliver(database, job, told)
+    assert result.rejected == {"its subject is no id": 1}
+    assert result.accepted == 1
+    assert note_of(database, told[1].subject_id) == "the experiment has no such run"
+
+
 def test_the_service_s_own_voice_can_not_be_borrowed(database: Database) -> None:
     identifier, _, job = begun(database)
     told = event(identifier, Progress(message="x", done=0, total=1), source="service", seq=10**6)
