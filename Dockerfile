@@ -15,6 +15,9 @@ COPY client client
 COPY migrations migrations
 RUN python -m pip install --no-cache-dir --constraint constraints.txt .
 
+# Away from the sources, so that the installed package runs, whose bytecode is made: for sources in the working directory
+# nobody may write any, and every start would compile all of them anew.
+WORKDIR /home/ghostwatt
 USER ghostwatt
 ENV PYTHONUNBUFFERED=1 \
     GHOSTWATT_DATA_DIR=/home/ghostwatt/data

@@ -1,5 +1,6 @@
 """The API's description: what FastAPI derives, with problem documents in place of its own error models."""
 
+import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -74,11 +75,14 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 def install(app: FastAPI, routers: Iterable[APIRouter]) -> None:
     """Makes `app.openapi()` give the description of the routers, computed once."""
+    # Two first requests at once would both pay for it, and build FastAPI's models of it against each other.
+    once = threading.Lock()
 
     def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            app.openapi_schema = _described(app, routers)
-        return app.openapi_schema
+        with once:
+            if app.openapi_schema is None:
+                app.openapi_schema = _described(app, routers)
+            return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend it
 

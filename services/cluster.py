@@ -12,6 +12,7 @@ ClusterError              Ray answered, but not as it should (wrong token, an an
 
 import json
 import shlex
+import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -87,9 +88,11 @@ class Cluster:
         # Here and not above: it costs a tenth of the service's start, and is not needed before the first answer.
         import httpx
 
+        # Reading the system's certificates takes longer than the first look at the cluster; http needs none of them.
+        certificates = self.address.startswith("https://") or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         # A proxy from the environment is for the outside world, not for the cluster.
         self._client = httpx.Client(
-            base_url=self.address, headers=headers, timeout=timeout_s, trust_env=False
+            base_url=self.address, headers=headers, timeout=timeout_s, trust_env=False, verify=certificates
         )
 
     def submit(self, job_id: str, *, python: str, environment: Mapping[str, str], name: str) -> None:
@@ -260,8 +263,12 @@ class AbsentCluster(Cluster):
 
     def __init__(self, why: str) -> None:
         """Args: why there is none, in one sentence."""
-        super().__init__("http://absent.invalid", None)
+        # Not as a cluster begins: there is nothing to hold connections to.
+        self.address = "http://absent.invalid"
         self._why = why
+
+    def close(self) -> None:
+        """Nothing is open."""
 
     def _send(self, method: str, path: str, **_options: Any) -> Answer:
         raise ClusterUnreachable(f"no {method} {path}: {self._why}")

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CLUSTER_CHECK_S = 5.0
+FIRST_CHECK_S = 0.2
+"""Seconds from the start to the first look at the cluster: what it loads, or a head's own start, would keep the web
+server from its first answer."""
 HEARTBEAT_S = 5.0
 SWEEP_S = 5.0
 LOG_COPY_S = 5.0
@@ -244,6 +247,7 @@ class Dispatcher:
             self._mishaps.forget(f"{what} {identifier}")
 
     def _keep_cluster(self) -> None:
+        self._stop.wait(FIRST_CHECK_S)
         while not self._stop.is_set():
             try:
                 cluster = self._reach_cluster()

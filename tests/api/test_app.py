@@ -22,6 +22,29 @@ def test_a_service_starts_without_what_only_jobs_or_later_requests_need() -> Non
     assert not loaded & (NEVER | LATER)
 
 
+def test_the_models_of_an_openapi_document_are_built_by_who_asks_for_one(tmp_path: Path) -> None:
+    code = """
+import contextlib, sys
+import api.__main__
+sys.argv = ["api", "--help"]
+with contextlib.suppress(SystemExit):
+    api.__main__.main()
+from pydantic import BaseModel
+from fastapi.openapi.models import OpenAPI, Server
+from api.app import create_app
+from services.settings import Settings
+assert not OpenAPI.__pydantic_complete__, "the service built them for nothing"
+class Later(BaseModel):
+    field: int
+assert Later.__pydantic_complete__, "models of others are put off, too"
+assert create_app(Settings(data_dir="nowhere")).openapi()["openapi"].startswith("3.")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_names_that_are_answered(ask: Ask, tmp_path: Path) -> None:
     def status(name: str, **changes: Any) -> int:
         app = create_app(Settings(data_dir=tmp_path, **changes))

@@ -113,6 +113,12 @@ def test_the_image_holds_every_package_and_pinned_versions() -> None:
     assert (int(python[1]), int(python[2])) >= (3, 11)
 
 
+def test_containers_run_the_installed_package_and_not_sources_that_they_may_not_write_bytecode_for() -> None:
+    places = re.findall(r"^WORKDIR (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert len(places) == 2
+    assert places[0] != places[1]
+
+
 def test_the_health_check_asks_what_the_api_answers(compose: dict[str, Any]) -> None:
     check = shlex.join(compose["services"]["service"]["healthcheck"]["test"])
     assert f"127.0.0.1:{Settings.model_fields['port'].default}/healthz" in check

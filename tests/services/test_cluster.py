@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from services.cluster import Cluster, ClusterError, ClusterRefused, ClusterUnreachable, JobStatus
+from services.cluster import (
+    AbsentCluster,
+    Cluster,
+    ClusterError,
+    ClusterRefused,
+    ClusterUnreachable,
+    JobStatus,
+)
 
 JOB = "exp-1"
 
@@ -246,3 +253,23 @@ def test_a_log_is_text_that_every_database_takes_and_an_error_if_it_cannot_be_ha
     ray.says(500, b"no agent")
     with pytest.raises(ClusterError):
         cluster.log(JOB)
+
+
+def test_a_cluster_that_is_not_there_answers_nothing_and_holds_nothing() -> None:
+    with (
+        AbsentCluster("Ray is starting") as absent,
+        pytest.raises(ClusterUnreachable, match="Ray is starting"),
+    ):
+        absent.status(JOB)
+    assert not any(hasattr(each, "close") for each in vars(absent).values())
+
+
+def test_certificates_are_read_for_https_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[object] = []
+    monkeypatch.setattr(
+        "ssl.SSLContext.load_verify_locations", lambda *given, **named: read.append((given, named))
+    )
+    with Cluster("http://127.0.0.1:1", None):
+        assert read == []
+    with Cluster("https://127.0.0.1:1", None):
+        assert read != []
