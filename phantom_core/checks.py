@@ -297,6 +297,16 @@ def _measurement(plan: Plan) -> Iterator[SpecProblem]:
             ),
             severity="warning",
         )
+    if measurement.gpu_scope == "module" and plan.spec.resources.device == "cpu":
+        yield SpecProblem(
+            field="measurement.gpu_scope",
+            value=measurement.gpu_scope,
+            limit="gpu",
+            message=(
+                "gpu_scope = module is of a superchip's GPUs, and resources.device = cpu uses none; remove it: what a "
+                "processor's energy covers stands beside it as its scope"
+            ),
+        )
     if measurement.minimum_window_s < SHORTEST_WINDOW_S:
         yield SpecProblem(
             field="measurement.minimum_window_s",

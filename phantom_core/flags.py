@@ -23,6 +23,7 @@ class Flag(StrEnum):
     BOARD_SHARED = "board_shared"
     COMPANY_UNKNOWN = "company_unknown"
     MIG_PARENT = "mig_parent"
+    MODULE_SHARED = "module_shared"
     THROTTLED = "throttled"
     POWER_CAPPED = "power_capped"
     SAMPLER_GAP = "sampler_gap"
@@ -88,6 +89,11 @@ FLAGS: dict[Flag, FlagMeaning] = {
     ),
     Flag.MIG_PARENT: FlagMeaning(
         "The device is a MIG slice; NVML meters only the whole board, which other slices share.", True
+    ),
+    Flag.MODULE_SHARED: FlagMeaning(
+        "The figure is a whole module's on which other GPUs sit, too: it has their energy in it, and is there once for "
+        "each of them.",
+        True,
     ),
     Flag.THROTTLED: FlagMeaning(
         "The board slowed down for heat or for its power supply, so it ran at other clocks than it would.",

@@ -106,7 +106,7 @@ def work(
                 alarm_host=ray.util.get_node_ip_address(),
             )
         )
-        request = meter_request(device, rank)
+        request = meter_request(device, rank, assignment.plan.spec.measurement.gpu_scope)
         meter = stack.enter_context(open_meter(request))
         requests = ranks.everyone.gather(request.from_outside(os.getpid()))
         local = [told for told in requests if told.host == request.host]

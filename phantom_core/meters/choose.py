@@ -17,6 +17,7 @@ from phantom_core.meters.nvml_meter import open_nvml_meter
 from phantom_core.meters.rapl import RaplMeter, find_powercap
 from phantom_core.meters.unreadable import UnreadableMeter
 from phantom_core.protocol import DeviceInfo
+from phantom_core.spec import GpuScope
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +38,8 @@ class MeterRequest:
     """Power of a busy core that an estimate assumes, in watts."""
     cpu_method: Literal["auto", "rapl", "estimate"] = "auto"
     """`auto`: RAPL if it can be read, else the estimate."""
-    scope: Literal["gpu", "module"] = "gpu"
-    """`module` meters a superchip's whole module, CPU included, where the driver can."""
+    scope: GpuScope = "gpu"
+    """`module` meters a superchip's whole module, CPU included, where the driver can; unused for processors."""
     host: str = field(default_factory=socket.gethostname)
     """Name of the host, as it is stored."""
     powercap: Path | None = None
@@ -106,6 +107,10 @@ def _open(request: MeterRequest, refusals: dict[Path | str, str]) -> Meter:
         )
     try:
         if request.kind == "rocm":
+            if request.scope != "gpu":
+                raise MeterUnavailable(
+                    f"gpu_scope = {request.scope}: AMD's driver tells no module's energy; use gpu"
+                )
             return AmdMeter(request.uuid, request.host)
         return open_nvml_meter(request.uuid, request.host, request.scope, power_only=request.power_only)
     except MeterError as error:

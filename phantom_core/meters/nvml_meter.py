@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Callable
-from typing import Literal
 
 from phantom_core.flags import Flag
 from phantom_core.meters.accumulator import PERIOD_S, PowerAccumulator
@@ -22,8 +21,10 @@ from phantom_core.meters.nvml_library import Answer, NvmlSession
 from phantom_core.meters.nvml_lookup import FoundBoard, find_board
 from phantom_core.meters.update_period import ASSUMED_PERIOD_S, measured_period_s
 from phantom_core.protocol import BoardState, DeviceInfo, Method, Scope
+from phantom_core.spec import GpuScope
 
-GpuScope = Literal["gpu", "module"]
+GPUS_OF_A_MODULE = {"GB200": 2, "GB300": 2}
+"""GPUs on one module, by a part of the board's name; those of other superchips have theirs alone."""
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +63,13 @@ class NvmlMeter(MeterBase):
         self._read_counter = board.counter(self._energy_metric)
         self._power_metric, self._power_method = self._choose_power()
         self._losses = 0
-        self._flags = (Flag.MIG_PARENT,) if found.divided else ()
+        name = board.name().value or "NVIDIA GPU"
+        self._gpus = _gpus_of_module(name) if scope == "module" else 1
+        self._flags = tuple(
+            flag
+            for flag, holds in ((Flag.MIG_PARENT, found.divided), (Flag.MODULE_SHARED, self._gpus > 1))
+            if holds
+        )
         self._accumulator: PowerAccumulator | None = None
         self._period_s = ASSUMED_PERIOD_S
         method: Method | None = None
@@ -81,7 +88,7 @@ class NvmlMeter(MeterBase):
             host=host,
             uuid=found.uuid,
             kind="cuda",
-            name=board.name().value or "NVIDIA GPU",
+            name=name,
             method=method,
             scope=scope if method else None,
             reason=self._remarks(found),
@@ -233,6 +240,8 @@ class NvmlMeter(MeterBase):
         elif counter:
             power = self.capabilities.why_not(Metric.POWER_USAGE)
             remarks.append(f"no energy counter ({counter}) and no power ({power})")
+            if self._scope == "module" and self.capabilities.has(Metric.ENERGY):
+                remarks.append("the GPU alone can be metered with `measurement.gpu_scope: gpu`")
         remarks += [
             f"no {metric.value} is told ({reason})"
             for metric, reason in self.capabilities.missing
@@ -243,7 +252,11 @@ class NvmlMeter(MeterBase):
                 f"energy of the whole board, of which {found.mig_uuid or 'what computes here'} is a slice"
             )
         if self._scope == "gpu" and self.capabilities.has(Metric.MODULE_POWER):
-            remarks.append("the GPU alone; its module, CPU included, can be metered with scope `module`")
+            remarks.append(
+                "the GPU alone; its module, CPU included, can be metered with `measurement.gpu_scope: module`"
+            )
+        if self._gpus > 1:
+            remarks.append(f"energy of the whole module, which has {self._gpus} GPUs")
         return "; ".join(remarks) or None
 
     def _measure_period_s(self, sleep: Callable[[float], None]) -> float:
@@ -259,6 +272,10 @@ class NvmlMeter(MeterBase):
                 ASSUMED_PERIOD_S,
             )
         return period_s or ASSUMED_PERIOD_S
+
+
+def _gpus_of_module(name: str) -> int:
+    return next((gpus for part, gpus in GPUS_OF_A_MODULE.items() if part in name), 1)
 
 
 def open_nvml_meter(uuid: str, host: str, scope: GpuScope = "gpu", *, power_only: bool = False) -> NvmlMeter:

@@ -10,7 +10,7 @@ Letters as in the papers: n width, p world size, k ghosts per rank, b batch, L d
 from phantom_core.spec.arms import Arm, BlockDiagonalArm, DenseArm, LowRankArm, PhantomArm, TensorArm
 from phantom_core.spec.experiment import MAX_ARMS, ExperimentSpec, load_spec
 from phantom_core.spec.fields import Name, SpecModel, TagKey, TagValue
-from phantom_core.spec.measurement import MAX_ROUNDS, MeasurementSpec
+from phantom_core.spec.measurement import MAX_ROUNDS, GpuScope, MeasurementSpec
 from phantom_core.spec.model import MAX_WIDTH, Activation, Dtype, ModelOverrides, ModelSpec
 from phantom_core.spec.resources import ResourceSpec
 from phantom_core.spec.stop_rules import (
@@ -38,6 +38,7 @@ __all__ = [
     "FeaturePlacement",
     "FileTask",
     "FlightsTask",
+    "GpuScope",
     "HardLimits",
     "LowRankArm",
     "MeasurementSpec",

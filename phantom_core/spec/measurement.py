@@ -11,6 +11,8 @@ from phantom_core.spec.fields import Number, Seed, SpecModel, Whole, no_boolean
 MAX_ROUNDS = 1_000
 """Most passes over all arms in one experiment."""
 
+GpuScope = Literal["gpu", "module"]
+
 
 def _number_or_auto(value: object) -> object:
     # Judged here and not by the union below, of which each half would complain of what is meant for the other.
@@ -59,6 +61,9 @@ class MeasurementSpec(SpecModel):
     give a wider one gets steps in a `steady` window that is long enough for it."""
     idle_baseline_s: Number = Field(2.0, ge=0, le=3_600)
     """Seconds of idle power measured before the first round and after the last; 0 measures none."""
+    gpu_scope: GpuScope = "gpu"
+    """What a GPU's energy and power cover: `gpu`, the GPU with its memory; `module`, the whole module of a superchip
+    (GH200), its CPU included. Where the driver tells no module's, energy is unknown. CPUs have scopes of their own."""
     sample_rate_hz: Number = Field(10.0, gt=0, le=50)
     """Power samples per second and board, taken outside the training processes."""
 

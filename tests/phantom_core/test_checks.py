@@ -188,6 +188,14 @@ def test_tf32_is_for_float32_on_gpus() -> None:
     assert problems(tensor, excepted, tf32=True) == []
 
 
+def test_a_superchips_module_is_not_for_processors() -> None:
+    module = MeasurementSpec(gpu_scope="module")
+    arms = [DenseArm(name="d"), TensorArm(name="t")]
+    refused = one(*arms, measurement=module, resources=ResourceSpec(device="cpu"))
+    assert about(refused) == ("measurement.gpu_scope", "module", "gpu", "error")
+    assert problems(*arms, measurement=module) == []
+
+
 def test_what_weakens_a_verdict_is_a_warning() -> None:
     arms = [DenseArm(name="d"), TensorArm(name="t")]
     few = one(*arms, measurement=MeasurementSpec(rounds=2))

@@ -22,8 +22,9 @@ from tests.distributed import run_ranks
 HOST = "node-1"
 
 
-def requests(boards: list[str]) -> list[MeterRequest]:
-    return [MeterRequest("cuda", uuid=uuid, host=HOST) for uuid in boards]
+def requests(boards: list[str], assignment: Assignment) -> list[MeterRequest]:
+    scope = assignment.plan.spec.measurement.gpu_scope
+    return [MeterRequest("cuda", uuid=uuid, host=HOST, scope=scope) for uuid in boards]
 
 
 def make_runs(folder: str, boards: list[str]) -> None:
@@ -41,7 +42,7 @@ def make_runs(folder: str, boards: list[str]) -> None:
     )
     # In a container a rank doesn't know how the driver numbers it; here it isn't on a board at all.
     unnumbered = mock.patch.object(worker, "driver_process_id", return_value=None)
-    with ranks, spool, open_meter(requests(boards)[rank]) as meter, unnumbered:
+    with ranks, spool, open_meter(requests(boards, assignment)[rank]) as meter, unnumbered:
         bench = worker.Bench(assignment, ranks, spool, meter)
         bench.announce()
         bench.make_all_runs()
@@ -51,7 +52,7 @@ def main(folder: str, *boards: str) -> None:
     """Samples the boards and has one rank for each make the assignment's runs."""
     assignment = Assignment.model_validate_json((Path(folder) / "assignment.json").read_bytes())
     stop = threading.Event()
-    meters = open_distinct_meters(request.from_outside(1) for request in requests(list(boards)))
+    meters = open_distinct_meters(request.from_outside(1) for request in requests(list(boards), assignment))
     with Spool(Path(folder), f"sampler-{HOST}", assignment.experiment_id, assignment.attempt) as spool:
 
         def keep(sample: Sample) -> None:

@@ -17,8 +17,9 @@ def test_a_board_is_asked_for_by_its_uuid_through_its_maker_s_library(
 ) -> None:
     monkeypatch.setattr(torch.version, "hip", hip)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=UUID))
-    request = meter_request(torch.device("cuda", 3), rank=1)
-    assert (request.kind, request.uuid) == (kind, UUID)
+    request = meter_request(torch.device("cuda", 3), rank=1, scope="module")
+    assert (request.kind, request.uuid, request.scope) == (kind, UUID, "module")
+    assert request.from_outside(7).scope == "module", "the sampler's power is of what the energy is of"
 
 
 def test_a_processor_is_asked_for_by_the_rank_that_uses_it() -> None:

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import select
 
 from phantom_core.protocol import Event
+from phantom_core.spec import ExperimentSpec
 from services import experiments, runs
 from services.database import Database
 from services.tables import Device, Window
@@ -53,28 +54,57 @@ class Made:
             return [(window, uuid) for window, uuid in found]
 
 
-@pytest.fixture
-def made(sqlite_database: Database, tmp_path: Path) -> Made:
-    """One round over boards that draw 100 W and 200 W all the time, with one process on each."""
-    identifier, _, job = begun(sqlite_database, EXPERIMENT)
-    (tmp_path / "assignment.json").write_text(job.assignment.model_dump_json())
+def make(database: Database, folder: Path, experiment: ExperimentSpec, module_extra_w: float = 0.0) -> Made:
+    """One round over boards that draw 100 W and 200 W all the time, with one process on each.
+
+    `module_extra_w` is what the rest of each board's module draws, where it is on one.
+    """
+    identifier, _, job = begun(database, experiment)
+    (folder / "assignment.json").write_text(job.assignment.model_dump_json())
     boards = tuple(
-        StubBoard(uuid=uuid, power=((0.0, watts),), period_s=0.02, processes=((7_001, ALWAYS),))
+        StubBoard(
+            uuid=uuid,
+            power=((0.0, watts),),
+            period_s=0.02,
+            processes=((7_001, ALWAYS),),
+            module_extra_w=module_extra_w,
+        )
         for uuid, watts in WATTS.items()
     )
-    stub = build_stub(tmp_path).environment(StubScript(boards=boards), tmp_path / "script")
-    command = [sys.executable, "-m", "tests.ray_jobs.metered_ranks", str(tmp_path), ONE, TWO]
+    stub = build_stub(folder).environment(StubScript(boards=boards), folder / "script")
+    command = [sys.executable, "-m", "tests.ray_jobs.metered_ranks", str(folder), ONE, TWO]
     subprocess.run(command, env={**os.environ, **stub, "OMP_NUM_THREADS": "1"}, check=True, timeout=240)
-    lines = [line for path in sorted(tmp_path.glob("*.events")) for line in path.read_bytes().splitlines()]
-    assert deliver(sqlite_database, job, map(Event.model_validate_json, lines)).rejected == {}
-    deliver(sqlite_database, job, job.finished())
-    assert experiments.get(sqlite_database, identifier).state == "succeeded"
-    return Made(sqlite_database, {run.arm: run for run in runs.list_runs(sqlite_database, identifier).items})
+    lines = [line for path in sorted(folder.glob("*.events")) for line in path.read_bytes().splitlines()]
+    assert deliver(database, job, map(Event.model_validate_json, lines)).rejected == {}
+    deliver(database, job, job.finished())
+    assert experiments.get(database, identifier).state == "succeeded"
+    return Made(database, {run.arm: run for run in runs.list_runs(database, identifier).items})
 
 
-def test_gross_idle_and_net_energy_are_stored_together_and_each_board_counts_once(made: Made) -> None:
+def test_gross_idle_and_net_energy_are_stored_together_and_each_board_counts_once(
+    sqlite_database: Database, tmp_path: Path
+) -> None:
+    made = make(sqlite_database, tmp_path, EXPERIMENT)
     assert_gross_idle_and_net(made)
     assert_each_board_once(made)
+
+
+def test_a_superchips_module_is_metered_where_the_spec_asks_for_it(
+    sqlite_database: Database, tmp_path: Path
+) -> None:
+    measurement = EXPERIMENT.measurement.model_copy(update={"gpu_scope": "module"})
+    experiment = EXPERIMENT.model_copy(update={"measurement": measurement, "arms": EXPERIMENT.arms[:1]})
+    made = make(sqlite_database, tmp_path, experiment, module_extra_w=150.0)
+    run = made.runs["both"]
+    assert (run.method, run.scope, run.energy_reason) == ("nvml.counter", "module", None)
+    assert run.energy_training_mj is not None
+    for window, uuid in made.windows():
+        assert window.scope == "module"
+        assert window.uncertainty_mj is not None
+        drawn_mj = 1_000 * (WATTS[uuid] + 150.0) * window.duration_s
+        assert window.energy_mj == pytest.approx(drawn_mj, abs=window.uncertainty_mj + 1)
+    with sqlite_database.read() as session:
+        assert set(session.scalars(select(Device.scope))) == {"module"}
 
 
 def assert_gross_idle_and_net(made: Made) -> None:

@@ -153,6 +153,12 @@ def test_that_the_package_is_missing_is_told_once_however_many_boards_there_are(
     assert caplog.text.count("pip install") == 1
 
 
+def test_a_module_is_not_asked_for_in_vain() -> None:
+    with open_meter(MeterRequest("rocm", uuid=UUID, scope="module")) as meter:
+        assert (meter.device.method, meter.device.scope) == (None, None)
+        assert "gpu_scope = module" in (meter.read_energy().reason or "")
+
+
 def test_without_the_package_a_board_is_unreadable_and_the_reason_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

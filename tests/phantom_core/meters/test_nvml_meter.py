@@ -6,13 +6,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from phantom_core.flags import Flag
+from phantom_core.flags import Flag, blocking
 from phantom_core.meters.company import OwnProcesses, state_flags
 from phantom_core.meters.nvml_board import Metric, NvmlBoard
 from phantom_core.meters.nvml_library import Answer, NvmlSession
 from phantom_core.meters.nvml_lookup import find_board
-from phantom_core.meters.nvml_meter import GpuScope, NvmlMeter
+from phantom_core.meters.nvml_meter import NvmlMeter
 from phantom_core.meters.windows import window_energy
+from phantom_core.spec import GpuScope
 from tests.nvml_stub.harness import (
     ALWAYS,
     DEPRECATED,
@@ -473,6 +474,16 @@ def test_a_module_that_a_board_does_not_have_is_none_with_a_reason(load: Load) -
     with metered(load(one_board()), scope="module") as meter:
         assert meter.device.method is None
         assert "NVML_FI_DEV_ENERGY: Not Supported" in (meter.read_energy().reason or "")
+        assert "metered with `measurement.gpu_scope: gpu`" in (meter.device.reason or "")
+
+
+def test_a_module_with_two_gpus_is_never_one_gpus_figure(load: Load) -> None:
+    stub = load(one_board(name="NVIDIA GB200", module_extra_w=150.0))
+    with metered(stub) as gpu, metered(stub, scope="module") as module:
+        assert gpu.read_energy().flags == ()
+        assert module.read_energy().flags == (Flag.MODULE_SHARED,)
+        assert "the whole module, which has 2 GPUs" in (module.device.reason or "")
+    assert blocking([Flag.MODULE_SHARED]) == (Flag.MODULE_SHARED,)
 
 
 def test_two_processes_on_a_board_flag_it_shared(load: Load) -> None:
