@@ -24,6 +24,8 @@ class Capacity:
     """Memory of the smallest GPU; None if unknown."""
     cpu_memory_bytes: int | None = None
     """Memory of all hosts together; None if unknown."""
+    has_triton: bool | None = None
+    """Whether Triton is installed where ranks run; None if unknown."""
 
 
 def device_for(plan: Plan, capacity: Capacity) -> Literal["cpu", "cuda"]:
@@ -31,6 +33,22 @@ def device_for(plan: Plan, capacity: Capacity) -> Literal["cpu", "cuda"]:
     if plan.spec.resources.device != "auto":
         return plan.spec.resources.device
     return "cuda" if capacity.gpus >= plan.world_size else "cpu"
+
+
+def updates_in_one_pass(plan: Plan, capacity: Capacity | None) -> bool | None:
+    """Whether a plan's ranks have the kernels that update bfloat16 weights in one pass: on GPUs, with Triton.
+
+    Args:
+        plan: What is to run.
+        capacity: Of the cluster; None if unknown.
+
+    Returns:
+        None where that can't be known.
+    """
+    device = plan.spec.resources.device if capacity is None else device_for(plan, capacity)
+    if device == "cpu":
+        return False
+    return None if capacity is None else capacity.has_triton
 
 
 def rank_problems(plan: Plan, capacity: Capacity) -> Iterator[SpecProblem]:
@@ -59,17 +77,40 @@ def rank_problems(plan: Plan, capacity: Capacity) -> Iterator[SpecProblem]:
 
 
 def memory_problems(plan: Plan, arms: Sequence[LocatedArm], capacity: Capacity) -> list[SpecProblem]:
-    """Arms whose estimated memory the cluster does not have; of an arm and its controls the greediest."""
+    """Arms whose estimated memory the cluster does not have; of an arm and its controls the greediest.
+
+    Where it is unknown whether GPUs' ranks have Triton, what fits only with it is worth a warning.
+    """
+    one_pass = updates_in_one_pass(plan, capacity)
+    found = _too_large(plan, arms, capacity, one_pass=one_pass is not False)
+    if one_pass is not None:
+        return list(found.values())
+    without = _too_large(plan, arms, capacity, one_pass=False)
+    return [
+        *found.values(),
+        *(_only_with_triton(problem) for index, problem in without.items() if index not in found),
+    ]
+
+
+def _only_with_triton(problem: SpecProblem) -> SpecProblem:
+    message = f"unless its ranks have Triton, {problem.message}; or install triton where they run"
+    return problem.model_copy(update={"message": message, "severity": "warning"})
+
+
+def _too_large(
+    plan: Plan, arms: Sequence[LocatedArm], capacity: Capacity, *, one_pass: bool
+) -> dict[int, SpecProblem]:
+    """By the index of the user's arm."""
     on_gpus = device_for(plan, capacity) == "cuda"
     has = capacity.gpu_memory_bytes if on_gpus else capacity.cpu_memory_bytes
     if has is None:
-        return []
+        return {}
     task = plan.spec.task
     shape, rows, placement = task_shape(task), training_rows(task), task.feature_placement
     greediest: dict[int, tuple[int, SpecProblem]] = {}
     for arm in arms:
         p = arm.planned.arm.world_size
-        memory = arm_cost(arm.planned, shape, placement, one_pass=on_gpus).memory
+        memory = arm_cost(arm.planned, shape, placement, one_pass=one_pass).memory
         data = 0 if rows is None else data_bytes(rows, shape, placement, p)
         needed = (memory.peak_bytes + data) * (1 if on_gpus else p)
         if needed <= max(has, greediest[arm.index][0] if arm.index in greediest else 0):
@@ -87,7 +128,7 @@ def memory_problems(plan: Plan, arms: Sequence[LocatedArm], capacity: Capacity) 
             ),
         )
         greediest[arm.index] = needed, problem
-    return [problem for _, problem in greediest.values()]
+    return {index: problem for index, (_, problem) in greediest.items()}
 
 
 def _largest(arm: LocatedArm, memory: MemoryEstimate, data: int) -> str:

@@ -8,21 +8,24 @@ keeps house, one copies logs. They only ever fail for the moment: what goes wron
 import logging
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from phantom_core.checks import Capacity
 from services import groups, heartbeats, housekeeping, job_logs, leases
-from services.cluster import FINAL_STATES, AbsentCluster, Cluster, ClusterError
+from services.cluster import FINAL_STATES, AbsentCluster, Cluster
 from services.database import Database
 from services.followed import Followed
 from services.following import STOP_AGAIN_S
 from services.lease_watch import LeaseWatch
-from services.mishaps import Mishaps
+from services.mishaps import EXPECTED, Mishaps
 from services.scrubbing import scrubbed
 from services.settings import Settings
 
@@ -35,6 +38,8 @@ CLUSTER_CHECK_S = 5.0
 FIRST_CHECK_S = 0.2
 """Seconds from the start to the first look at the cluster: what it loads, or a head's own start, would keep the web
 server from its first answer."""
+CLUSTER_EXPECTED: tuple[type[Exception], ...] = (*EXPECTED, OSError)
+"""What a cluster that is not there yet raises: an own head's files and ports, and a token's file, among it."""
 HEARTBEAT_S = 5.0
 SWEEP_S = 5.0
 LOG_COPY_S = 5.0
@@ -249,21 +254,31 @@ class Dispatcher:
     def _keep_cluster(self) -> None:
         self._stop.wait(FIRST_CHECK_S)
         while not self._stop.is_set():
-            try:
-                cluster = self._reach_cluster()
-                self._capacity = cluster.capacity()
-                self._problem = None
-            except (ClusterError, OSError) as error:
-                problem = scrubbed(str(error))
-                if self._problem != problem:
-                    log.warning("cluster: %s; trying again", error)
-                self._problem = problem
-            except Exception as error:
-                problem = scrubbed(f"{type(error).__name__}: {error}")
-                if self._problem != problem:
-                    log.exception("cluster: looking after it failed; trying again")
-                self._problem = problem
+            self._mishaps.attempt(
+                "keeping the cluster",
+                self._look_at_cluster,
+                None,
+                longest_pause_s=CLUSTER_CHECK_S,
+                expected=CLUSTER_EXPECTED,
+            )
             self._stop.wait(CLUSTER_CHECK_S)
+
+    def _look_at_cluster(self) -> None:
+        try:
+            capacity = self._reach_cluster().capacity()
+            # An own head's workers have this interpreter's packages; of others nobody knows.
+            is_own = self._settings.ray_address is None and self._settings.ray_python == sys.executable
+            self._capacity = replace(capacity, has_triton=_has_triton()) if is_own else capacity
+        except CLUSTER_EXPECTED as error:
+            self._problem = scrubbed(str(error))
+            raise
+        except Exception as error:
+            # Its words are for the log: nobody knows what they tell.
+            self._problem = (
+                f"looking after the cluster fails ({type(error).__name__}); the service's log says why"
+            )
+            raise
+        self._problem = None
 
     def _reach_cluster(self) -> Cluster:
         if self._settings.ray_address is not None:
@@ -284,6 +299,10 @@ class Dispatcher:
             self._head.start(cancelled=self._stop.is_set)
             self._cluster = Cluster(self._head.address, self._head.token)
         return self._cluster
+
+
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
 
 
 def _forget_if_over(db: Database, cluster: Cluster, group_id: str) -> None:

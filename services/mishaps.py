@@ -53,6 +53,7 @@ class Mishaps:
         otherwise: Result,
         *,
         longest_pause_s: float = LONGEST_PAUSE_S,
+        expected: tuple[type[Exception], ...] = EXPECTED,
     ) -> Result:
         """Does one part, unless it failed a moment ago.
 
@@ -61,6 +62,7 @@ class Mishaps:
             work: Does it.
             otherwise: What comes back if it fails or must wait.
             longest_pause_s: Seconds at most between a failure that nobody expected and the next try.
+            expected: Types of what this part can be expected to raise.
         """
         mishap = self._mishaps.get(part)
         if mishap is not None and self._clock_s() < mishap.not_before_s:
@@ -68,7 +70,7 @@ class Mishaps:
         try:
             result = work()
         except Exception as error:
-            self._note(part, error, longest_pause_s)
+            self._note(part, error, longest_pause_s, expected)
             return otherwise
         if mishap is not None:
             log.info("%s: works again after %d failures", part, mishap.failures)
@@ -99,9 +101,11 @@ class Mishaps:
         more = f" and {len(found) - MOST_TOLD} more" if len(found) > MOST_TOLD else ""
         return f"these fail, and are tried again: {', '.join(found[:MOST_TOLD])}{more}; the service's log says why"
 
-    def _note(self, part: str, error: Exception, longest_pause_s: float) -> None:
+    def _note(
+        self, part: str, error: Exception, longest_pause_s: float, expected: tuple[type[Exception], ...]
+    ) -> None:
         now_s = self._clock_s()
-        is_expected = isinstance(error, EXPECTED)
+        is_expected = isinstance(error, expected)
         with self._lock:
             if len(self._mishaps) >= MOST_PARTS and part not in self._mishaps:
                 self._mishaps.pop(next(iter(self._mishaps)))

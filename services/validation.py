@@ -1,5 +1,6 @@
 """What a spec would need and cost, without running it; and whether it would be accepted."""
 
+from phantom_core.capacity import updates_in_one_pass
 from phantom_core.checks import Capacity, SpecProblem, check
 from phantom_core.cost import arm_cost
 from phantom_core.plan import Plan, PlannedArm, make_plan
@@ -31,7 +32,7 @@ def accept(plan: Plan, capacity: Capacity | None) -> list[ArmCostView]:
     problems, _ = findings(plan, capacity)
     if problems:
         raise SpecError(problems)
-    return [cost_of(planned, plan.spec) for planned in plan.arms]
+    return costs_of(plan, capacity)
 
 
 def validate(spec: ExperimentSpec, capacity: Capacity | None = None) -> ValidationView:
@@ -50,7 +51,7 @@ def validate(spec: ExperimentSpec, capacity: Capacity | None = None) -> Validati
         warnings=tuple(warnings),
         baseline=plan.baseline,
         # Formulas need shapes that divide; where they don't, the problems say so instead.
-        arms=() if problems else tuple(cost_of(planned, spec) for planned in plan.arms),
+        arms=() if problems else tuple(costs_of(plan, capacity)),
         rounds=rounds,
         runs=rounds * len(plan.arms),
         ranks=plan.world_size,
@@ -73,9 +74,20 @@ def findings(plan: Plan, capacity: Capacity | None) -> tuple[list[Problem], list
     )
 
 
-def cost_of(planned: PlannedArm, spec: ExperimentSpec) -> ArmCostView:
-    """What one arm costs by the formulas."""
-    cost = arm_cost(planned, task_shape(spec.task), spec.task.feature_placement)
+def costs_of(plan: Plan, capacity: Capacity | None) -> list[ArmCostView]:
+    """What each arm costs by the formulas, in order.
+
+    Args:
+        plan: What to run; its shapes divide.
+        capacity: What the cluster has; None if unknown. Memory depends on where ranks run: where that can't be known,
+            it is the larger of what it may be.
+    """
+    one_pass = updates_in_one_pass(plan, capacity) is True
+    return [_cost_of(planned, plan.spec, one_pass) for planned in plan.arms]
+
+
+def _cost_of(planned: PlannedArm, spec: ExperimentSpec, one_pass: bool) -> ArmCostView:
+    cost = arm_cost(planned, task_shape(spec.task), spec.task.feature_placement, one_pass=one_pass)
     return ArmCostView(
         arm=planned.name,
         strategy=planned.arm.strategy,

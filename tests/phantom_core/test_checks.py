@@ -2,10 +2,11 @@
 
 import importlib.util
 import re
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
+from phantom_core.capacity import updates_in_one_pass
 from phantom_core.checks import Capacity, SpecError, SpecProblem, check, device_for, ensure
 from phantom_core.plan import make_plan
 from phantom_core.spec import (
@@ -261,6 +262,51 @@ def test_ranks_on_one_host_s_memory_add_up() -> None:
     assert problem.value > 4 * GIB // 4
     per_gpu = Capacity(cpus=8, gpus=4, gpu_memory_bytes=GIB, cpu_memory_bytes=1)
     assert not problems(arm, capacity=per_gpu, **changes)
+
+
+def test_masters_gradients_are_counted_where_no_kernel_does_without_them() -> None:
+    """On the CPU always; on GPUs without Triton; where that is unknown, what only fits with it is a warning."""
+    arm = TensorArm(name="t", world_size=4)
+    changes: dict[str, Any] = {"width": 65_536, "depth": 8, "dtype": "bfloat16"}
+
+    def on_gpus(gib: float, has_triton: bool | None) -> list[SpecProblem]:
+        memory_bytes = int(gib * GIB)
+        return problems(
+            arm,
+            capacity=Capacity(cpus=8, gpus=4, gpu_memory_bytes=memory_bytes, has_triton=has_triton),
+            **changes,
+        )
+
+    # 8 layers of 2^32 / 4 weights of 2 + 2 + 12 bytes, and 4 more for float32 gradients: 128 or 160 GiB.
+    assert not on_gpus(150, True)
+    assert [problem.severity for problem in on_gpus(150, False)] == ["error"]
+    (unknown,) = on_gpus(150, None)
+    assert (unknown.severity, unknown.field) == ("warning", "model.width")
+    assert "unless its ranks have Triton" in unknown.message
+    assert [problem.severity for problem in on_gpus(120, None)] == ["error"]
+    assert not on_gpus(180, None)
+    per_rank_gib = 150
+    cpus = Capacity(cpus=8, gpus=0, cpu_memory_bytes=4 * per_rank_gib * GIB, has_triton=True)
+    assert [problem.severity for problem in problems(arm, capacity=cpus, **changes)] == ["error"]
+
+
+@pytest.mark.parametrize(
+    ("device", "capacity", "expected"),
+    [
+        ("cpu", None, False),
+        ("cuda", None, None),
+        ("auto", None, None),
+        ("auto", Capacity(cpus=8, gpus=0, has_triton=True), False),
+        ("auto", Capacity(cpus=8, gpus=4, has_triton=True), True),
+        ("cuda", Capacity(cpus=8, gpus=4, has_triton=False), False),
+        ("cuda", Capacity(cpus=8, gpus=4), None),
+    ],
+)
+def test_one_pass_updates_need_gpus_and_triton(
+    device: Literal["auto", "cpu", "cuda"], capacity: Capacity | None, expected: bool | None
+) -> None:
+    plan = make_plan(experiment(TensorArm(name="t", world_size=4), resources=ResourceSpec(device=device)))
+    assert updates_in_one_pass(plan, capacity) is expected
 
 
 def test_a_control_that_doesn_t_fit_is_reported_with_what_it_controls() -> None:

@@ -62,3 +62,22 @@ def test_what_a_job_reports_lands_although_following_it_fails(bench: FaultBench)
     bench.wait_for_state(identifier, ExperimentState.SUCCEEDED)
     faulty.write_text("")
     assert bench.settled([identifier]) == [SUCCEEDED]
+
+
+def test_a_fault_in_keeping_the_cluster_is_told_with_its_kind_and_passes_with_it(bench: FaultBench) -> None:
+    faulty = bench.folder / "faulty"
+    service = bench.start(module=MODULE, FAULTY_FOR=str(faulty))
+    faulty.write_text("capacity")
+    bench.wait_until(service.is_degraded, "a service that says what it fails at")
+    bench.wait_until(lambda: "keeping the cluster" in str(service.get("/readyz")), "the part that fails")
+    told = {each["name"]: each for each in service.get("/readyz")["checks"] if not each["ok"]}
+    assert set(told) == {"dispatcher", "cluster"}
+    assert "keeping the cluster (TypeError)" in told["dispatcher"]["detail"]
+    assert "TypeError" in told["cluster"]["detail"]
+    assert "secret" not in str(told)
+    waiting = bench.submit()
+    assert bench.state(waiting) == ExperimentState.QUEUED
+    faulty.write_text("")
+    assert bench.settled([waiting]) == [SUCCEEDED]
+    assert service.get("/readyz")["status"] == "ready"
+    assert service.log.read_text().count("keeping the cluster failed, which nobody expected") == 1

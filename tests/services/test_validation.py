@@ -3,7 +3,9 @@
 import pytest
 
 from phantom_core.checks import Capacity
+from phantom_core.cost import arm_cost
 from phantom_core.plan import make_plan
+from phantom_core.task_shapes import task_shape
 from services.validation import NO_PROFILE, validate
 from tests.services.simulated_job import spec
 
@@ -55,6 +57,25 @@ def test_the_cluster_is_asked_where_it_is_known() -> None:
     view = validate(spec(), Capacity(cpus=1, gpus=0))
     assert not view.valid
     assert "needs 2 ranks" in view.problems[0].message
+
+
+def test_memory_is_that_of_the_device_on_which_the_arms_will_run() -> None:
+    """bfloat16 weights have float32 gradients beside their masters where no kernel of a GPU does without."""
+
+    def memory(device: str, capacity: Capacity | None, dtype: str = "bfloat16") -> int:
+        asked = spec(model={"width": 64, "dtype": dtype}, resources={"device": device})
+        return validate(asked, capacity).arms[0].memory_per_rank_bytes
+
+    def gpus(has_triton: bool | None) -> Capacity:
+        return Capacity(cpus=8, gpus=8, has_triton=has_triton)
+
+    least, most = memory("cuda", gpus(True)), memory("cpu", gpus(True))
+    planned = make_plan(spec()).arms[0]
+    assert most - least == 4 * arm_cost(planned, task_shape(spec().task), "whole").parameters_per_rank
+    assert memory("auto", gpus(True)) == least
+    assert memory("auto", Capacity(cpus=8, gpus=0)) == memory("cuda", gpus(False)) == most
+    assert memory("auto", None) == memory("cuda", gpus(None)) == most, "nobody is promised too little"
+    assert memory("cpu", None, "float32") == memory("cuda", gpus(True), "float32")
 
 
 @pytest.mark.parametrize(
