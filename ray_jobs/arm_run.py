@@ -27,7 +27,9 @@ from phantom_core.spec import MeasurementSpec
 from phantom_core.stopping import Stop, StopReason, StopState, decide, next_interval
 from phantom_core.tasks import Dataset
 from phantom_core.training import Trainer
+from ray_jobs import patience
 from ray_jobs.checkpoints import Checkpoints, Reached
+from ray_jobs.headway import Headway
 from ray_jobs.ranks import Team
 from ray_jobs.spent import Spent
 from ray_jobs.window_clock import PeerFailed, WindowClock
@@ -97,6 +99,7 @@ class ArmRun:
         device: torch.device,
         checkpoints: Checkpoints,
         emit: Callable[[Payload], object],
+        headway: Headway | None = None,
     ) -> None:
         """Args.
 
@@ -110,6 +113,7 @@ class ArmRun:
         device: Where this rank computes.
         checkpoints: Keep what the run has reached.
         emit: Stores one event of this run.
+        headway: Is told what this rank does between windows; None if nobody asks for it.
         """
         self._run = run
         self._planned = planned
@@ -122,6 +126,7 @@ class ArmRun:
         self._checkpoints = checkpoints
         self._carried: tuple[Carried, ...] = ()
         self._emit = emit
+        self._headway = headway or Headway()
         self._training = Spent(reads_meter)
         """This rank's own; `_state` has all ranks'."""
         self._steady = Spent()
@@ -157,12 +162,15 @@ class ArmRun:
             self._together(error)
             log.exception("run %s failed", self._run.run_id)
             failure = self._failure(Reason.ARM_ERROR, f"{type(error).__name__}: {_first_line(error)}")
+        self._headway.enter("the agreement of all ranks on how the run ended")
         failures = [told for told in self._team.gather(failure) if told is not None]
         costs = self._team.gather(self._measured_costs())
         if failures:
             self.alarmed = True
             outcome = "failed"
         self._emit_once(self._finished(outcome, failures, message, costs))
+        self._headway.enter("the end of the run")
+        self._headway.watch(None)
         self._checkpoints.forget()
         if self._trainer is not None:
             self._trainer.close()
@@ -203,19 +211,20 @@ class ArmRun:
     def _set_up(self) -> None:
         # Two windows, since what fails on one rank alone mostly fails here (its device is too small), and
         # its peers would wait for it in the first collective of the warm-up.
-        with self._clock.window("setup"):
-            self._trainer = Trainer(
+        with self._clock.window("setup", patience.UNKNOWN_S):
+            trainer = self._trainer = Trainer(
                 self._planned,
                 self._dataset,
                 group=self._team.compute,
                 device=self._device,
                 seed=self._run.seed,
             )
-        with self._clock.window("setup"):
-            self._trainer.prepare(self._measurement.warmup_steps)
+        self._headway.watch(lambda: trainer.enqueued)
+        with self._clock.window("setup", patience.UNKNOWN_S):
+            trainer.prepare(self._measurement.warmup_steps)
         reached = self._checkpoints.latest()  # not in a window, where ranks may part ways
         if reached is not None:
-            with self._clock.window("setup"):
+            with self._clock.window("setup", patience.UNKNOWN_S):
                 self._go_on(reached)
 
     def _go_on(self, reached: Reached) -> None:
@@ -226,6 +235,12 @@ class ArmRun:
         self._state = State(reached.step, reached.spent, reached.train_loss, reached.evaluation_loss)
         windows = reached.spent.windows
         self._clock.go_on({"training": windows, "evaluation": windows + 1})
+
+    @property
+    def _step_s(self) -> float | None:
+        """Seconds of a step, as far as is known."""
+        state = self._state
+        return state.training_s / state.step if state.step else self._ready.warm_step_s
 
     def _save(self) -> None:
         state = self._state
@@ -265,10 +280,11 @@ class ArmRun:
             if stop is not None:
                 return _outcome(stop), stop.message
             steps = next_interval(rule, self._planned.training.evaluation_interval, state.step)
-            with self._clock.window("training") as window:
+            with self._clock.window("training", patience.for_steps(steps, self._step_s)) as window:
                 window.steps = steps
                 window.samples = steps * self._planned.training.batch_size
                 trainer.run(steps)
+            self._headway.enter("the agreement of all ranks on energy and loss")
             self._training = self._training.and_window(window)
             self._agree_on(steps, float(trainer.losses().double().mean()))
             self._evaluate(follows=True)
@@ -285,8 +301,10 @@ class ArmRun:
         )
 
     def _evaluate(self, *, follows: bool = False) -> None:
-        with self._clock.window("evaluation", follows=follows) as window:
-            window.samples = len(self._dataset.validation_features)
+        rows, batch_size = len(self._dataset.validation_features), self._planned.training.batch_size
+        may_take_s = patience.for_rows(rows, batch_size, self._step_s)
+        with self._clock.window("evaluation", may_take_s, follows=follows) as window:
+            window.samples = rows
             loss = self._ready.evaluate()
         self._state = replace(self._state, evaluation_loss=self._team.from_first(loss))
         self._report()
@@ -323,7 +341,7 @@ class ArmRun:
             # A share of all, not of what is left: that can be little, and then the next try falls short too.
             spare_s = STEADY_MARGIN * max(wanted_s, self._measurement.minimum_window_s)
             steps = math.ceil((wanted_s + spare_s) / max(step_s, 1e-6))
-            with self._clock.window("steady") as window:
+            with self._clock.window("steady", patience.for_steps(steps, step_s)) as window:
                 window.steps = steps
                 window.samples = steps * self._planned.training.batch_size
                 self._ready.run(steps)

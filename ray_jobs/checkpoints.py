@@ -2,14 +2,12 @@
 
 Saved between two windows, never inside one. Every rank writes its own part; a run goes on from the latest step that
 all of its ranks have, of the same arm, seed and boards. Where there is none (other hosts, other boards, a full disk)
-it begins anew. Whole files or none: a rank killed while it saves leaves what was there before.
+it begins anew. Whole files or none (`sealed_files.py`): a rank killed while it saves leaves what was there before.
 """
 
 import hashlib
 import json
 import logging
-import os
-import pickle
 import shutil
 import tempfile
 import time
@@ -19,11 +17,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
+from pydantic import ValidationError
 
 from phantom_core.plan import PlannedArm
 from phantom_core.protocol import AssignedRun, Carried, DeviceInfo
+from ray_jobs import sealed_files
+from ray_jobs.headway import Headway
+from ray_jobs.patience import for_bytes
 from ray_jobs.ranks import Team
+from ray_jobs.sealed_files import DamagedError, Seal
 from ray_jobs.spent import Spent
 
 log = logging.getLogger(__name__)
@@ -61,6 +63,7 @@ class Checkpoints:
         identity: What must be the same in both attempts (`identity_of`).
         team: The arm's ranks.
         interval_s: Least seconds between two savings; None saves nothing and looks for nothing.
+        headway: Is told what this rank does; None if nobody asks for it.
         clock_s: A monotonic clock.
     """
 
@@ -72,6 +75,7 @@ class Checkpoints:
         *,
         team: Team,
         interval_s: float | None,
+        headway: Headway | None = None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._experiment_id = experiment_id
@@ -79,6 +83,7 @@ class Checkpoints:
         self._identity = identity
         self._team = team
         self._interval_s = interval_s
+        self._headway = headway or Headway()
         self._clock_s = clock_s
         self._saved_s = clock_s()
 
@@ -90,34 +95,44 @@ class Checkpoints:
 
     def save(self, reached: Reached) -> None:
         """Keeps this rank's part; one that can't be kept is told in the log, and training goes on."""
+        self._headway.enter(f"saving step {reached.step:,}", for_bytes(_size(reached.trainer)))
         try:
             folder = _folder(self._experiment_id)
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _write(self._file(folder, reached.step), self._packed(reached))
+            sealed_files.write(self._name(reached.step), self._told(reached), reached.trainer)
             for step in self._steps()[:-KEPT]:
-                self._file(folder, step).unlink(missing_ok=True)
+                sealed_files.remove(self._name(step))
         except (OSError, RuntimeError) as error:  # torch wraps a full disk in the latter
             log.warning("run %s: step %d could not be saved: %s", self._run.run_id, reached.step, error)
         self._saved_s = self._clock_s()
 
     def latest(self) -> Reached | None:
-        """What to go on from, the same step on all ranks, which must all ask; None if there is nothing."""
+        """What to go on from, the same step on all ranks, which must all ask; None if there is nothing.
+
+        Ranks agree by seals, and then each reads one file. Should that be damaged on any of them, all go on to the step
+        before.
+        """
         if self._interval_s is None:
             return None
-        found = {step: reached for step in self._steps() if (reached := self._read(step)) is not None}
-        common = set.intersection(*map(set, self._team.gather(sorted(found))))
-        return found[max(common)] if common else None
+        self._headway.enter("the agreement on what all ranks have saved")
+        seals = {step: seal for step in self._steps() if (seal := self._seal(step)) is not None}
+        common = set.intersection(*map(set, self._team.gather(sorted(seals))))
+        for step in sorted(common, reverse=True):
+            self._headway.enter(f"reading step {step:,}", for_bytes(seals[step].size))
+            reached = self._read(step, seals[step])
+            if all(self._team.gather(reached is not None)):
+                return reached
+        return None
 
     def forget(self) -> None:
         """Removes this rank's part: the run has ended."""
-        folder = _folder(self._experiment_id)
         for step in self._steps():
-            self._file(folder, step).unlink(missing_ok=True)
+            sealed_files.remove(self._name(step))
         with suppress(OSError):
-            folder.rmdir()  # unless another rank's or run's is there
+            _folder(self._experiment_id).rmdir()  # unless another rank's or run's is there
 
-    def _packed(self, reached: Reached) -> dict[str, Any]:
-        told = {
+    def _told(self, reached: Reached) -> dict[str, Any]:
+        return {
             "identity": self._identity,
             "step": reached.step,
             "spent": asdict(reached.spent),
@@ -126,17 +141,19 @@ class Checkpoints:
             "evaluation_loss": reached.evaluation_loss,
             "carried": [each.model_dump() for each in reached.carried],
         }
-        # Text and tensors, so that reading it back can run nothing.
-        return {"told": json.dumps(told), "trainer": dict(reached.trainer)}
 
-    def _read(self, step: int) -> Reached | None:
+    def _seal(self, step: int) -> Seal | None:
+        """None if there is nothing whole of this run."""
         try:
-            saved = torch.load(
-                self._file(_folder(self._experiment_id), step), map_location="cpu", weights_only=True
-            )
-            told = json.loads(saved["told"])
-            if told["identity"] != self._identity:
-                return None
+            seal = sealed_files.look(self._name(step))
+        except (OSError, DamagedError) as error:
+            self._warn(step, error)
+            return None
+        return seal if seal.told.get("identity") == self._identity else None
+
+    def _read(self, step: int, seal: Seal) -> Reached | None:
+        told = seal.told
+        try:
             return Reached(
                 step=told["step"],
                 spent=Spent(**told["spent"]),
@@ -144,19 +161,23 @@ class Checkpoints:
                 train_loss=told["train_loss"],
                 evaluation_loss=told["evaluation_loss"],
                 carried=tuple(Carried(**each) for each in told["carried"]),
-                trainer=saved["trainer"],
+                trainer=sealed_files.read(self._name(step), seal),
             )
-        except (OSError, RuntimeError, ValueError, KeyError, TypeError, pickle.UnpicklingError) as error:
-            log.warning("run %s: what was saved of step %d can't be read: %s", self._run.run_id, step, error)
+        except (OSError, DamagedError, TypeError, KeyError, ValidationError) as error:
+            self._warn(step, error)
             return None
 
-    def _steps(self) -> list[int]:
-        """Steps that this rank has saved, in order."""
-        names = _folder(self._experiment_id).glob(f"{self._run.run_id}.rank-{self._team.rank}.*.pt")
-        return sorted(int(name.name.split(".")[-2]) for name in names)
+    def _warn(self, step: int, error: Exception) -> None:
+        log.warning("run %s: what was saved of step %d can't be used: %s", self._run.run_id, step, error)
 
-    def _file(self, folder: Path, step: int) -> Path:
-        return folder / f"{self._run.run_id}.rank-{self._team.rank}.{step}.pt"
+    def _steps(self) -> list[int]:
+        """Steps of which this rank has anything, in order."""
+        prefix = self._name("").name
+        names = [file.name for file in _folder(self._experiment_id).glob(f"{prefix}*")]
+        return sorted({int(name.removeprefix(prefix).partition(".")[0]) for name in names})
+
+    def _name(self, step: int | str) -> Path:
+        return _folder(self._experiment_id) / f"{self._run.run_id}.rank-{self._team.rank}.{step}"
 
 
 def identity_of(run: AssignedRun, planned: PlannedArm, devices: Sequence[DeviceInfo], data: str) -> str:
@@ -194,14 +215,6 @@ def _folder(experiment_id: str) -> Path:
     return _base() / experiment_id
 
 
-def _write(file: Path, content: dict[str, Any]) -> None:
-    unfinished = file.with_suffix(".unfinished")
-    try:
-        with unfinished.open("wb") as stream:
-            torch.save(content, stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        unfinished.replace(file)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
+def _size(trainer: Mapping[str, Any]) -> int:
+    """Bytes of a training state's tensors."""
+    return sum(tensor.nbytes for tensor in trainer["tensors"].values())

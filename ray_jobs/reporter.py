@@ -9,6 +9,7 @@ import logging
 import random
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, Self
 
@@ -55,6 +56,30 @@ def fetch_assignment(job: JobEnvironment, deadline_s: float = 120.0) -> Assignme
         time.sleep(1.0)
 
 
+def open_client(job: JobEnvironment, timeout_s: float) -> httpx.Client:
+    """Speaks to the service as the job; whoever opens it closes it."""
+    return httpx.Client(timeout=timeout_s, headers=_headers(job))
+
+
+def post(client: httpx.Client, job: JobEnvironment, events: Sequence[Event]) -> httpx.Response:
+    """Sends one batch.
+
+    Args:
+        client: Of `open_client`.
+        job: Whose events they are.
+        events: In order.
+
+    Raises:
+        httpx.HTTPError: There was no answer.
+    """
+    batch = EventBatch(experiment_id=job.experiment_id, events=tuple(events))
+    return client.post(
+        f"{job.service_url}/internal/v1/events",
+        content=batch.model_dump_json(),
+        headers={"Content-Type": "application/json"},
+    )
+
+
 class Reporter:
     """Sends the events of one spool folder from a thread of its own; a context manager."""
 
@@ -63,7 +88,7 @@ class Reporter:
         self._job = job
         self._folder = folder
         self._interval_s = interval_s
-        self._client = httpx.Client(timeout=REQUEST_TIMEOUT_S, headers=_headers(job))
+        self._client = open_client(job, REQUEST_TIMEOUT_S)
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._refused: str | None = None
@@ -135,12 +160,7 @@ class Reporter:
                 _replace(mark, str(offset))
 
     def _post(self, events: list[Event]) -> bool:
-        batch = EventBatch(experiment_id=self._job.experiment_id, events=tuple(events))
-        response = self._client.post(
-            f"{self._job.service_url}/internal/v1/events",
-            content=batch.model_dump_json(),
-            headers={"Content-Type": "application/json"},
-        )
+        response = post(self._client, self._job, events)
         if response.is_success:
             return True
         log.warning("the service answered %d: %s", response.status_code, response.text[:500])

@@ -87,6 +87,11 @@ class Spool:
         self._write()
         return event
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether events wait in memory, since the disk takes none."""
+        return bool(self._waiting)
+
     def flush(self, patience_s: float) -> str | None:
         """Writes what still waits, waiting for room on the disk if need be.
 

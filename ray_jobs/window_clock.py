@@ -9,6 +9,7 @@ from typing import NamedTuple
 from phantom_core.meters.base import EnergyReading, Instant, Meter
 from phantom_core.meters.windows import window_energy
 from phantom_core.protocol import Phase, Window
+from ray_jobs.headway import Headway
 
 
 class PeerFailed(Exception):
@@ -57,6 +58,7 @@ class WindowClock:
         emit: Callable[[Window], object],
         charged: bool,
         alarm: Callable[[BaseException], object] | None = None,
+        headway: Headway | None = None,
     ) -> None:
         """Args.
 
@@ -66,6 +68,7 @@ class WindowClock:
         emit: Takes a finished window; called after the closing barrier.
         charged: Whether the device works for the arm.
         alarm: Frees the other ranks from collectives that wait for this one; called before the vote.
+        headway: Is told of both edges; None if nobody asks for it.
         """
         self._alarm = alarm
         self._meter = meter
@@ -73,6 +76,7 @@ class WindowClock:
         self._synchronize = synchronize
         self._emit = emit
         self._charged = charged
+        self._headway = headway or Headway()
         self._counts: dict[Phase, int] = {}
         self._told: BaseException | None = None
         self._last_end: _Edge | None = None
@@ -88,22 +92,25 @@ class WindowClock:
         return self._told is error
 
     @contextmanager
-    def window(self, phase: Phase, *, follows: bool = False) -> Iterator[OpenWindow]:
+    def window(self, phase: Phase, may_take_s: float = 0.0, *, follows: bool = False) -> Iterator[OpenWindow]:
         """Measures its body on all ranks at once.
-
-        Args:
-            phase: What the body does.
-            follows: Begin where the last window ended, which was read there: a reading can take milliseconds. What
-                lies between the two, on any rank, is in this one; it must be what belongs to it.
 
         A body that raises still takes part in the closing barrier and votes no there, so that no rank waits
         for ever; the energy spent until then is recorded, and then the error goes on.
+
+        Args:
+            phase: What the body does.
+            may_take_s: Seconds that it may rightly take, if more than the experiment's limit.
+            follows: Begin where the last window ended, which was read there: a reading can take milliseconds. What
+                lies between the two, on any rank, is in this one; it must be what belongs to it.
 
         Raises:
             PeerFailed: All is well here, but not on every rank.
         """
         inside = OpenWindow()
         last_end, self._last_end = self._last_end, None
+        name = f"{phase} window {self._counts.get(phase, 0)}"
+        self._headway.enter(f"the wait for all ranks before {name}")
         try:
             self._synchronize()
         except BaseException as error:
@@ -111,20 +118,24 @@ class WindowClock:
             raise
         if not self._agree(True):
             raise PeerFailed("another rank failed before the window opened")
+        self._headway.enter(name, may_take_s)
         start = last_end if follows and last_end is not None else self._begin()
         try:
             yield inside
+            self._headway.enter(f"the wait for its device in {name}", may_take_s)
             self._synchronize()
         except BaseException as error:
             self._vote_no(error)
             self._close(phase, inside, start)
             raise
+        self._headway.enter(f"the wait for all ranks after {name}")
         all_well = self._agree(True)
         self._close(phase, inside, start)
         if not all_well:
             raise PeerFailed(f"another rank failed in the {phase} window")
 
     def _vote_no(self, error: BaseException) -> None:
+        self._headway.enter(f"the wait for all ranks after its {type(error).__name__}")
         self.failed_at_s = time.time()  # before the vote, which waits for the others
         if self._alarm is not None:
             self._alarm(error)
@@ -151,6 +162,7 @@ class WindowClock:
         inside.duration_s = end.instant.monotonic_s - start.instant.monotonic_s
         index = self._counts.get(phase, 0)
         self._counts[phase] = index + 1
+        self._headway.enter(f"the storing of {phase} window {index}")
         if self._meter is None or start.reading is None or end.reading is None:
             return
         energy = window_energy(start.reading, end.reading, [start.power_mw, end.power_mw])

@@ -18,6 +18,7 @@ from phantom_core.meters.base import Instant, Meter
 from phantom_core.meters.choose import open_meter
 from phantom_core.meters.company import OwnProcesses, driver_process_id
 from phantom_core.meters.idle import idle_power
+from phantom_core.plan import PlannedArm
 from phantom_core.precision import Enough
 from phantom_core.protocol import (
     Alive,
@@ -38,14 +39,17 @@ from phantom_core.tasks import Dataset, load_task
 from phantom_core.training.exchange import wants_fused_exchange
 from ray_jobs.arm_run import ArmRun
 from ray_jobs.checkpoints import Checkpoints, clear_out, identity_of
+from ray_jobs.clearance import PATIENCE_S as FREE_BOARDS_S
 from ray_jobs.clearance import wait_for_free_boards
 from ray_jobs.devices import meter_request
 from ray_jobs.environment import JobEnvironment
+from ray_jobs.headway import Headway
 from ray_jobs.node_agent import NodeAgent
 from ray_jobs.pulse import Pulse
 from ray_jobs.ranks import COMPUTE_TIMEOUT, Arenas, Ranks, Team, joined, listening_address, use_interface_of
 from ray_jobs.reporter import Reporter
 from ray_jobs.rounds import Rounds
+from ray_jobs.signs import Signs
 from ray_jobs.spent import reads_device
 from ray_jobs.spool import Spool, SpoolError, remove_spool, spool_folder
 from ray_jobs.window_clock import WindowClock
@@ -54,6 +58,8 @@ SAMPLER_UP_S = 60.0
 """Seconds that the sampler may take to come up before training goes on without it."""
 LAST_WORD_S = 120.0
 """Seconds for which a node goes on trying to deliver its ranks' last events."""
+DELIVERY_S = 3 * LAST_WORD_S
+"""Seconds that all of a node's delivery may take: the sampler first writes down its own."""
 
 
 def work(
@@ -114,21 +120,39 @@ def work(
             stack.callback(agent.finish, LAST_WORD_S)
             agent.begin(job, assignment, folder, local, SAMPLER_UP_S)
         ranks.everyone.agree(True)
-        bench = Bench(assignment, ranks, spool, meter)
+        headway = Headway()
+        bench = Bench(assignment, ranks, spool, meter, headway)
         bench.announce()
-        # A spool of its own, since two threads can't share one.
-        signs = stack.enter_context(Spool(folder, "pulse", assignment.experiment_id, assignment.attempt))
+        signs = stack.enter_context(Signs(job, assignment, folder))
         size = context.get_world_size()
-        with Pulse(ranks.store(), rank, size, lambda: signs.emit(Alive(ranks=size))):
-            said = bench.make_all_runs()
-        signs.flush(LAST_WORD_S)
-        unwritten = [each for each in ranks.everyone.gather(spool.flush(LAST_WORD_S)) if each is not None]
+        pulse = stack.enter_context(
+            Pulse(
+                ranks.store(),
+                rank,
+                size,
+                lambda: signs.tell(Alive(ranks=size)),
+                headway=headway,
+                tell_still=lambda told: signs.tell(_stuck(told)),
+                limit_s=resources.progress_deadline_s,
+            )
+        )
+        said = bench.make_all_runs()
+        signs.go_straight()
+        headway.enter("writing down what it has to tell", LAST_WORD_S)
+        told = spool.flush(LAST_WORD_S)
+        headway.enter("the wait for all ranks to have written theirs")
+        unwritten = [each for each in ranks.everyone.gather(told) if each is not None]
         if unwritten:
             raise SpoolError("; ".join(dict.fromkeys(unwritten)))
         spool.close()
-        delivered = ranks.everyone.agree(agent is None or agent.finish(LAST_WORD_S))
+        headway.enter("the delivery of its node's events", DELIVERY_S)
+        delivered = agent is None or agent.finish(LAST_WORD_S)
+        headway.enter("the wait for all nodes to have delivered theirs")
+        delivered = ranks.everyone.agree(delivered)
         if rank == 0:
-            delivered = _last_word(job, assignment, said) and delivered
+            headway.enter("the last word", LAST_WORD_S)
+            delivered = _last_word(job, assignment, said, pulse.close) and delivered
+        headway.enter("the wait for the last word")
         return ranks.everyone.agree(delivered)
 
 
@@ -144,14 +168,23 @@ def join_the_others(rank: int, world_size: int) -> AbstractContextManager[None]:
 class Bench:
     """Everything that the runs of one rank share: groups, meter, data, spool."""
 
-    def __init__(self, assignment: Assignment, ranks: Ranks, spool: Spool, meter: Meter) -> None:
+    def __init__(
+        self,
+        assignment: Assignment,
+        ranks: Ranks,
+        spool: Spool,
+        meter: Meter,
+        headway: Headway | None = None,
+    ) -> None:
         """Args.
 
         assignment: What to do.
         ranks: With whom.
         spool: Where events go.
         meter: Reads this rank's device.
+        headway: Is told how far this rank is; None if nobody asks for it.
         """
+        self._headway = headway or Headway()
         self._assignment = assignment
         self._plan = assignment.plan
         self._rounds = Rounds(assignment)
@@ -191,6 +224,7 @@ class Bench:
         """
         runs = self._assignment.runs
         said: str | None = None
+        self._headway.enter("the wait for free boards", FREE_BOARDS_S)
         clear_out()
         self._synchronize()  # from here on every rank is on the driver's list
         wait_for_free_boards(
@@ -231,6 +265,13 @@ class Bench:
     def _make_one(self, run: AssignedRun) -> float | None:
         """Makes one run; what it gives to the comparison, where this rank took part in it."""
         planned = self._plan.arm(run.arm)
+        self._headway.about(f"{run.arm}, round {run.round + 1}")
+        try:
+            return self._make_planned(run, planned)
+        finally:
+            self._headway.about("")
+
+    def _make_planned(self, run: AssignedRun, planned: PlannedArm) -> float | None:
         team = self._ranks.team(planned.arm.world_size)
         emit = partial(self._spool.emit, run=(run.run_id, run.attempt))
         everyone = self._ranks.everyone
@@ -240,6 +281,7 @@ class Bench:
                 pass
             self._renew_after_alarm(planned.arm.world_size, alarmed=False)
             return None
+        self._headway.enter("the wait for all ranks before the run")
         everyone.agree(True)
         reader = self._reads_meter(team.size)
         devices = self._devices[: team.size]
@@ -258,16 +300,20 @@ class Bench:
                 identity_of(run, planned, devices, self._digest),
                 team=team,
                 interval_s=self._plan.spec.resources.checkpoint_interval_s,
+                headway=self._headway,
             ),
             emit=emit,
+            headway=self._headway,
         )
         outcome = arm_run.make()
+        self._headway.enter("the wait for all ranks after the run")
         everyone.agree(True)
         self._renew_after_alarm(team.size, alarmed=arm_run.alarmed)
         return arm_run.figure_mj if outcome == "succeeded" else None
 
     def _renew_after_alarm(self, size: int, *, alarmed: bool) -> None:
         """All ranks, those outside the arm included, make a group anew that its ranks gave up."""
+        self._headway.enter("the agreement on a new group of ranks")
         if not self._ranks.everyone.agree(not alarmed):
             self._ranks.renew(size)
 
@@ -276,6 +322,7 @@ class Bench:
         if seconds <= 0:
             return
         everyone = self._ranks.everyone
+        self._headway.enter("the measurement of idle power", 2 * seconds)
         self._synchronize()
         everyone.agree(True)
         if self._reads_meter(everyone.size):
@@ -309,6 +356,7 @@ class Bench:
             emit=emit,
             charged=charged,
             alarm=partial(self._ranks.raise_alarm, team.size) if charged else None,
+            headway=self._headway,
         )
 
     def _on_my_device(self) -> OwnProcesses:
@@ -328,15 +376,26 @@ class Bench:
             self._spool.emit(Progress(message=message, done=done, total=len(self._assignment.runs)))
 
 
-def _last_word(job: JobEnvironment, assignment: Assignment, said: str | None) -> bool:
-    """Says that all runs were made, once everything else has been delivered; whether the service has heard it."""
+def _stuck(told: str) -> ExperimentFinished:
+    return ExperimentFinished(outcome="failed", reason=Reason.NO_PROGRESS, message=told)
+
+
+def _last_word(
+    job: JobEnvironment, assignment: Assignment, said: str | None, silence: Callable[[], object]
+) -> bool:
+    """Says that all runs were made, once everything else has been delivered; whether the service has heard it.
+
+    Ends the signs of life when it is only the service that is waited for: who can't hear the one can't hear the other.
+    """
     folder = spool_folder(assignment.experiment_id, assignment.attempt, "end")
     with (
         Spool(folder, "end", assignment.experiment_id, assignment.attempt) as spool,
         Reporter(job, folder) as reporter,
     ):
         spool.emit(ExperimentFinished(outcome="succeeded", message=said))
-        delivered = spool.flush(LAST_WORD_S) is None and reporter.drain(LAST_WORD_S)
+        written = spool.flush(LAST_WORD_S) is None
+        silence()
+        delivered = written and reporter.drain(LAST_WORD_S)
     if delivered:
         remove_spool(folder)
     return delivered

@@ -1,8 +1,8 @@
-"""Which deadline an experiment under way has passed: for the whole of it, for its ranks' start, for silence.
+"""Which deadline an experiment under way has passed: for the whole of it, its ranks' start, silence, standing still.
 
 Silence and waiting are counted from when a follower began at the earliest, and anew when it could not look for as long
 as a lease lasts: while no service ran, no event could arrive. They are counted by a monotonic clock, since the one that
-the database goes by may be stepped.
+the database goes by may be stepped. Whether ranks stand still they find out themselves (`ray_jobs/standstill.py`).
 """
 
 import time
@@ -99,7 +99,12 @@ class Deadlines:
         if status.state == "STOPPED":
             # Perhaps by a dispatcher that died since, for a deadline: only the database knows of that.
             stood = Stood.in_database(view)
-        return self.whole(view) or self._unscheduled(view, stood) or self._silent(view, stood)
+        return (
+            self.whole(view)
+            or _standing_still(view)
+            or self._unscheduled(view, stood)
+            or self._silent(view, stood)
+        )
 
     def whole(self, view: FollowView) -> Ending | None:
         """The deadline for all of it."""
@@ -138,6 +143,15 @@ class Deadlines:
             Reason.SILENCE_DEADLINE,
             f"no sign of life from its ranks for {deadline_s:g} s",
         )
+
+
+def _standing_still(view: FollowView) -> Ending | None:
+    """What its ranks have told of themselves: they live, and none of them gets on."""
+    if view.reported_reason is not Reason.NO_PROGRESS:
+        return None
+    return Ending(
+        ExperimentState.FAILED, Reason.NO_PROGRESS, view.reported_message or "its ranks stand still"
+    )
 
 
 def age_s(since: datetime, now: datetime) -> float:

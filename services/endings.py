@@ -13,6 +13,17 @@ from services.tables import Experiment, Run
 INGEST_GRACE_S = 3_600.0
 """Seconds after an experiment's end during which its job may still deliver late events."""
 
+RETRIED = frozenset(
+    {
+        Reason.WORKER_LOST,
+        Reason.JOB_UNKNOWN,
+        Reason.JOB_FAILED,
+        Reason.SILENCE_DEADLINE,
+        Reason.NO_PROGRESS,
+    }
+)
+"""Faults of the infrastructure: another attempt may do better. The user's own errors are not among them."""
+
 _ON_THE_WAY = {
     ExperimentState.QUEUED: ExperimentState.LEASED,
     ExperimentState.LEASED: ExperimentState.RUNNING,
@@ -62,14 +73,14 @@ def settle(session: Session, experiment: Experiment) -> bool:
     """Ends an experiment whose job has said how, once all of its runs have ended too.
 
     The job's last word may overtake those of its runs. If they never come, the dispatcher ends the
-    experiment when the job itself has.
+    experiment when the job itself has. So it does after a fault of the infrastructure, if it makes no other attempt.
 
     Returns:
         Whether it ended.
     """
     if experiment.reported_outcome is None or ExperimentState(experiment.state).is_terminal:
         return False
-    if runs_left(session, experiment.id):
+    if experiment.reported_reason in RETRIED or runs_left(session, experiment.id):
         return False
     return end_experiment(
         session,

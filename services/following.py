@@ -25,6 +25,7 @@ from services.cluster import (
 )
 from services.database import Database
 from services.deadlines import Deadlines, Ending, Stood, age_s
+from services.endings import RETRIED
 from services.errors import LeaseLost
 from services.event_limits import text
 from services.groups import Shape
@@ -45,9 +46,6 @@ SUBMIT_AGAIN_S = 120.0
 
 HANDOVER_S = 10.0
 """Seconds in which an idle worker group must take what it was offered."""
-
-RETRIED = frozenset({Reason.WORKER_LOST, Reason.JOB_UNKNOWN, Reason.JOB_FAILED, Reason.SILENCE_DEADLINE})
-"""Faults of the infrastructure: another attempt may do better. The user's own errors are not among them."""
 
 
 class Follower:

@@ -12,6 +12,7 @@ from phantom_core.protocol import (
     ExperimentFinished,
     ExperimentStarted,
     Progress,
+    Reason,
     RunFinished,
     RunSkipped,
     RunStarted,
@@ -140,7 +141,9 @@ def experiment_finished(session: Session, subject: Subject, event: Event, _touch
     assert isinstance(payload, ExperimentFinished)
     if subject.note is not None or subject.run_key is not None:
         return
-    if experiment.reported_outcome is not None:
+    # Ranks that stood still have got on after all, if they say so in time.
+    is_last = experiment.reported_outcome is not None and experiment.reported_reason != Reason.NO_PROGRESS
+    if is_last:
         _note(session, event, "the job's end was told before; nothing changed")
         return
     experiment.reported_outcome = payload.outcome

@@ -10,12 +10,16 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from phantom_core.described import describe
+from phantom_core.signs import SIGN_S
 
 PREFIX = "GHOSTWATT_"
 """Start of every variable's name; the rest is the field's name in upper case."""
 
 CLIENT_VARIABLES = frozenset({"GHOSTWATT_URL", "GHOSTWATT_API_KEY"})
 """Read by the `ghostwatt` command; they set nothing here, but are no mistake either."""
+
+SHORTEST_SILENCE_S = 2 * SIGN_S
+"""A shorter one would end jobs that live: one sign may be late by nearly as long as it takes."""
 
 SEPARATORS = {"data_roots": os.pathsep, "allowed_hosts": ","}
 """What stands between the parts of settings that are lists."""
@@ -83,8 +87,8 @@ class Settings(BaseModel):
     poll_interval_s: float = Field(1.0, gt=0, le=60)
     """Seconds between two looks at the queue and at running jobs."""
     silence_deadline_s: float = Field(180.0, gt=0, le=86_400)
-    """Seconds without a sign of its ranks after which a running experiment's job counts as dead. They give one every
-    20 s, so under a minute a living job on a busy machine can look dead."""
+    """Seconds without a sign of its ranks after which a running experiment's job counts as dead; at least 40. They give
+    one every 20 s, so under a minute a living job on a busy machine can look dead."""
     attempts: int = Field(2, ge=1, le=10)
     """Starts of an experiment at most; more than one only after faults of the infrastructure."""
     keep_group_s: float = Field(60.0, ge=0, le=3_600)
@@ -121,6 +125,16 @@ class Settings(BaseModel):
             raise ValueError(
                 f"lease_ttl_s = {self.lease_ttl_s:g} is shorter than three poll intervals "
                 f"({self.poll_interval_s:g} s each); raise it or lower poll_interval_s"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _silence_outlasts_signs(self) -> Self:
+        if self.silence_deadline_s < SHORTEST_SILENCE_S:
+            raise ValueError(
+                f"silence_deadline_s = {self.silence_deadline_s:g} is less than {SHORTEST_SILENCE_S:g}: living ranks "
+                f"give a sign every {SIGN_S:g} s only, and would be taken for dead; raise it to "
+                f"{SHORTEST_SILENCE_S:g} or more"
             )
         return self
 

@@ -37,7 +37,7 @@ class Event(Wire):
     attempt: Annotated[int, Field(ge=1)]
     """Attempt of the run, or of the experiment."""
     source: Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,64}$")]
-    """Who says it: `rank-0`, `pulse`, `sampler-<host>`, `end`."""
+    """Who says it: `rank-0`, `pulse`, `pulse-straight`, `sampler-<host>`, `end`."""
     seq: Annotated[int, Field(ge=0)]
     """Counts the source's events of this job, from 0."""
     at: AwareDatetime

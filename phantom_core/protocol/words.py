@@ -40,6 +40,7 @@ class Reason(StrEnum):
     NO_CAPACITY = "no_capacity"
     SCHEDULING_DEADLINE = "scheduling_deadline"
     SILENCE_DEADLINE = "silence_deadline"
+    NO_PROGRESS = "no_progress"
     DEADLINE = "deadline"
     ALL_RUNS_FAILED = "all_runs_failed"
     ENERGY_UNKNOWN = "energy_unknown"

@@ -18,6 +18,10 @@ class ResourceSpec(SpecModel):
     """Seconds that the experiment may wait for its worker group before it fails with `scheduling_deadline`."""
     deadline_s: Number = Field(14_400.0, gt=0, le=2_592_000)
     """Seconds from start to end after which the experiment is stopped and failed."""
+    progress_deadline_s: Number = Field(300.0, ge=60, le=604_800)
+    """Seconds for which all ranks may live without one of them getting on (a step, an evaluation, a window's edge)
+    before they count as stuck and another attempt is made. Set-up may take half an hour without; windows, evaluations
+    and checkpoints ten times what steps measured so far, or their size, let expect."""
     checkpoint_interval_s: Number | None = Field(600.0, gt=0, le=604_800)
     """Seconds of a run after which its ranks save its state between two windows, so that another attempt goes on from
     there after a fault of the machines; null saves nothing, and a run that is cut off begins anew."""

@@ -1,6 +1,7 @@
 """Trains one arm on one rank: builds it, warms it up, runs steps without a word to the host, evaluates."""
 
 import functools
+import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -86,6 +87,11 @@ class Trainer:
             self._ranks = model.communicator
             weights = update(model, planned.training, self._work.device)
             self._parts: _Parts | None = self._on_device(planned, dataset, order, model, weights)
+        self.enqueued = 0
+        """Pieces of work given to the device so far: steps, warm-up's too, and parts of evaluations. Any thread may ask
+        at any time; on CUDA it runs ahead of what is done, but not by more than the device takes."""
+        self.warm_step_s: float | None = None
+        """Seconds of a warm-up step, the first left out, in which much is done only once; None without two."""
         self.parameters_total: int = model.parameter_count()
         """Trainable numbers over all ranks, counted on the built model."""
         self.compiled = isinstance(planned.arm, TensorArm) and planned.arm.compiled
@@ -167,6 +173,7 @@ class Trainer:
                 tables.start()
                 enqueue()
                 tables.advance()
+                self.enqueued += 1
 
     def losses(self) -> torch.Tensor:
         """Training losses of the steps since the last call, rank 0's on every rank; waits for the steps.
@@ -187,6 +194,7 @@ class Trainer:
             for start in range(0, len(rows), chunk):
                 outputs = model(rows.features[start : start + chunk])
                 total += loss_of(self._shape, outputs, rows.targets[start : start + chunk], "sum")
+                self.enqueued += 1
             return float(self._of_first_rank(total)) / terms(self._shape, len(rows))
 
     def peak_memory_bytes(self) -> int | None:
@@ -264,14 +272,20 @@ class Trainer:
         parts.tables.finish(loss)
 
     def _warm_up(self, steps: int) -> None:
-        tables = self._open.tables
+        tables, began_s = self._open.tables, 0.0
         for number in range(steps):
             tables.start()
             with self._open.model.counting() as traffic:
                 self._enqueue_step()
             tables.advance()
+            self.enqueued += 1
             if number == 0:
                 self._traffic = traffic
+                self._work.synchronize()
+                began_s = time.monotonic()
+        if steps > 1:
+            self._work.synchronize()
+            self.warm_step_s = (time.monotonic() - began_s) / (steps - 1)
 
     def _agreed(self, attempt: Capture) -> Capture:
         """The attempt, unless another rank's failed: an arm's ranks replay together or not at all."""

@@ -1,11 +1,14 @@
 """Processes of a job under a real Ray are killed one by one: its sampler, and its driver while it is a warm group's."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
-from ray_jobs.pulse import SIGN_S
+from phantom_core.signs import SIGN_S
+from ray_jobs.sealed_files import TENSORS, UNFINISHED
 from tests.ray_jobs.short_experiments import SHORT, longer
 from tests.running import ENDED, RunningService, running_service, wait_until
 
@@ -97,6 +100,54 @@ def test_a_rank_that_stands_still_beside_a_living_sampler_is_ended_and_its_board
     assert (silent["reason"], made["reason"]) == ("silence_deadline", None)
     heard = "SELECT count(*) FROM events WHERE experiment_id = ? AND attempt = 1 AND source LIKE 'sampler-%'"
     assert service.rows(heard, identifier)[0][0] > 3
+
+
+def test_ranks_that_live_and_wait_for_one_at_a_disk_that_hangs_are_ended_and_say_where_they_were(
+    service: RunningService,
+) -> None:
+    """A pipe that nobody reads lies where one rank writes its checkpoint; every process beats all the while."""
+    resources = {"checkpoint_interval_s": 1e-3, "progress_deadline_s": 60}
+    step = 500
+    identifier = service.submit(longer(2 * step, step, name="a disk that hangs", resources=resources))
+    (run,) = service.get(f"/v1/experiments/{identifier}/runs")["items"]
+    head, *_ = service.processes("raylet")
+    folder = Path(head.environ()["TMPDIR"]) / "ghostwatt-checkpoints" / identifier
+    folder.mkdir(parents=True)
+    pipe = folder / f"{run['id']}.rank-1.{step}{TENSORS}{UNFINISHED}"
+    os.mkfifo(pipe)
+    service.wait_for(identifier, {"running"})
+    ranks = service.processes("RayTrainWorker")
+    wait_until(
+        lambda: service.get(f"/v1/experiments/{identifier}")["attempt"] == 2,
+        300,
+        "another attempt",
+        service.tell,
+    )
+    pipe.unlink()
+    assert not any(rank.is_running() for rank in ranks), "they hold no board any more"
+    ended = service.wait_for(identifier, ENDED, 300)
+    assert ended["state"] == "succeeded", (ended["message"], service.tell())
+    still, made = service.get(f"/v1/experiments/{identifier}")["attempts"]
+    assert (still["reason"], made["reason"]) == ("no_progress", None), still["message"]
+    assert f"rank 1 in tensor, round 1: saving step {step:,}" in still["message"]
+    assert "rank 0 in tensor, round 1: the wait for all ranks before training window 1" in still["message"]
+
+
+def test_ranks_that_wait_for_room_on_their_disk_give_signs_all_the_same(service: RunningService) -> None:
+    """In mid-run and at the end, for longer than they may be silent; nothing but signs reaches the service."""
+    identifier = service.submit(SHORT | {"name": "no room"})
+    service.wait_for(identifier, {"running"})
+    ranks = service.processes("RayTrainWorker")
+    assert len(ranks) == 2
+    for rank in ranks:
+        # A write beyond the limit fails as one on a full disk does; Python ignores the signal.
+        rank.rlimit(psutil.RLIMIT_FSIZE, (0, psutil.RLIM_INFINITY))
+    signs = "SELECT count(*) FROM events WHERE experiment_id = ? AND source = 'pulse-straight'"
+    wait_until(lambda: service.rows(signs, identifier)[0][0] > SILENCE_S / SIGN_S, 240, "signs", service.tell)
+    for rank in ranks:
+        rank.rlimit(psutil.RLIMIT_FSIZE, (psutil.RLIM_INFINITY, psutil.RLIM_INFINITY))
+    ended = service.wait_for(identifier, ENDED, 300)
+    assert (ended["state"], ended["attempt"]) == ("succeeded", 1), (ended["message"], service.tell())
 
 
 def test_nothing_of_it_is_left(service: RunningService, tmp_path: Path) -> None:

@@ -1,9 +1,13 @@
 """A run that is cut off goes on from what its ranks saved, to the bit where it would have come without."""
 
+import os
+import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +19,11 @@ from phantom_core.plan import PlannedArm
 from phantom_core.protocol import AssignedRun, Carried, DeviceInfo, Payload, RunFinished, Window
 from phantom_core.spec import MeasurementSpec, ModelSpec, PhantomArm, StopAtSteps, TrainingSpec
 from phantom_core.tasks import load_task
+from ray_jobs import checkpoints, sealed_files
 from ray_jobs.arm_run import ArmRun
 from ray_jobs.checkpoints import KEPT, LEFT_BEHIND_S, Checkpoints, Reached, clear_out, identity_of
 from ray_jobs.ranks import Team
+from ray_jobs.sealed_files import SEAL, TENSORS, UNFINISHED, Seal
 from ray_jobs.spent import Spent
 from ray_jobs.window_clock import WindowClock
 from tests.distributed import run_ranks
@@ -110,19 +116,57 @@ def attempt(
     return told
 
 
-def latest_of_rank_1() -> Path:
+def latest_of_rank_1(ending: str) -> Path:
     folder = Path(tempfile.gettempdir()) / "ghostwatt-checkpoints" / "exp-1"
-    return max(folder.glob("*.rank-1.*"), key=lambda file: int(file.name.split(".")[-2]))
+    return max(folder.glob(f"*.rank-1.*{ending}"), key=lambda file: int(file.name.split(".")[-2]))
 
 
-def lose_the_latest_of_rank_1() -> None:
-    if dist.get_rank() == 1:
-        latest_of_rank_1().unlink()
+def lose(ending: str) -> None:
+    latest_of_rank_1(ending).unlink()
 
 
-def spoil_the_latest_of_rank_1() -> None:
-    if dist.get_rank() == 1:
-        latest_of_rank_1().write_bytes(b"half")
+def cut(ending: str) -> None:
+    """The end is missing."""
+    file = latest_of_rank_1(ending)
+    os.truncate(file, file.stat().st_size - 1)
+
+
+def flip(ending: str, share: float) -> None:
+    """One bit in it is another, at that share of its length."""
+    flip_in(latest_of_rank_1(ending), share)
+
+
+def swap_in_the_step_before(ending: str) -> None:
+    latest = latest_of_rank_1(ending)
+    step = int(latest.name.split(".")[-2])
+    before = latest.with_name(latest.name.replace(f".{step}.", f".{step - INTERVAL}."))
+    shutil.copy(before, latest)
+
+
+def leave_unfinished(ending: str) -> None:
+    """As a rank does that is killed while it writes."""
+    file = latest_of_rank_1(ending)
+    file.rename(file.with_name(file.name + UNFINISHED))
+    if ending == TENSORS:
+        lose(SEAL)
+
+
+DAMAGES: dict[str, Callable[[], None]] = {
+    "tensors lost": partial(lose, TENSORS),
+    "seal lost": partial(lose, SEAL),
+    "tensors cut": partial(cut, TENSORS),
+    "seal cut": partial(cut, SEAL),
+    "seal's digest flipped": partial(flip, SEAL, 0.0),
+    "seal flipped": partial(flip, SEAL, 0.5),
+    "tensors' first byte flipped": partial(flip, TENSORS, 0.0),
+    "tensors flipped": partial(flip, TENSORS, 0.5),
+    "tensors' last byte flipped": partial(flip, TENSORS, 1.0),
+    "tensors of another step": partial(swap_in_the_step_before, TENSORS),
+    "seal of another step": partial(swap_in_the_step_before, SEAL),
+    "tensors unfinished": partial(leave_unfinished, TENSORS),
+    "seal unfinished": partial(leave_unfinished, SEAL),
+}
+"""What may befall the latest step on rank 1: it is found out there, and both ranks go on from the step before."""
 
 
 Story = dict[str, list[Told]]
@@ -134,24 +178,25 @@ def all_stories(base: str) -> Story:
         "resumed": lambda: [attempt(1, 5), attempt(2, None)],
         "twice": lambda: [attempt(1, 3), attempt(2, 2), attempt(3, None)],
         "at once": lambda: [attempt(1, 3), attempt(2, 0), attempt(3, None)],
-        "one rank behind": lambda: [attempt(1, 5), *_then(lose_the_latest_of_rank_1)],
-        "half a file": lambda: [attempt(1, 5), *_then(spoil_the_latest_of_rank_1)],
+        **{name: partial(_damaged, damage) for name, damage in DAMAGES.items()},
         "before the first": lambda: [attempt(1, 0), attempt(2, None)],
         "another seed": lambda: [attempt(1, 5), attempt(2, None, seed=4)],
         "not wanted": lambda: [attempt(1, 5, interval_s=None), attempt(2, None, interval_s=None)],
     }
     made = {}
     for name, story in stories.items():
-        host = Path(base) / name.replace(" ", "-")
+        host = Path(base) / name.replace(" ", "-").replace("'", "")
         host.mkdir(exist_ok=True)  # one for both ranks
         tempfile.tempdir = str(host)
         made[name] = story()
     return made
 
 
-def _then(damage: Callable[[], None]) -> list[Told]:
-    damage()
-    return [attempt(2, None)]
+def _damaged(damage: Callable[[], None]) -> list[Told]:
+    first = attempt(1, 5)
+    if dist.get_rank() == 1:
+        damage()
+    return [first, attempt(2, None)]
 
 
 @pytest.fixture(scope="module")
@@ -167,8 +212,7 @@ def stories(tmp_path_factory: pytest.TempPathFactory) -> list[Story]:
         ("resumed", [(1, 5)]),
         ("twice", [(1, 3), (2, 5)]),
         ("at once", [(1, 3)]),
-        ("one rank behind", [(1, 4)]),
-        ("half a file", [(1, 4)]),
+        *((name, [(1, 4)]) for name in DAMAGES),
     ],
 )
 def test_a_run_goes_on_from_the_latest_step_that_all_its_ranks_have(
@@ -191,7 +235,7 @@ def test_a_run_goes_on_from_the_latest_step_that_all_its_ranks_have(
     )
 
 
-@pytest.mark.parametrize("name", ["resumed", "twice", "one rank behind"])
+@pytest.mark.parametrize("name", ["resumed", "twice", "tensors flipped"])
 def test_time_and_energy_are_those_of_all_windows_that_count(stories: list[Story], name: str) -> None:
     """100 W on each of two boards, whichever attempt a window is of."""
     *earlier, last = stories[0][name]
@@ -215,9 +259,49 @@ def test_each_rank_keeps_the_last_steps_and_nothing_once_the_run_has_ended(stori
     for rank in stories:
         killed, made = rank["resumed"]
         assert killed.files == sorted(
-            f"run-1.rank-{each}.{step}.pt" for each in (0, 1) for step in (20, 25)[-KEPT:]
+            f"run-1.rank-{each}.{step}{ending}"
+            for each in (0, 1)
+            for step in (20, 25)[-KEPT:]
+            for ending in (TENSORS, SEAL)
         )
         assert made.files == rank["not wanted"][0].files == []
+
+
+def test_one_step_is_read_whole_and_no_more_unless_it_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    made = run_alone()
+    for step in (7, 8):
+        made.save(replace(reached_nothing(), step=step))
+    read: list[str] = []
+
+    def reading(name: Path, seal: Seal) -> dict[str, Any]:
+        read.append(name.name)
+        return sealed_files.read(name, seal)
+
+    monkeypatch.setattr(
+        checkpoints, "sealed_files", SimpleNamespace(**vars(sealed_files) | {"read": reading})
+    )
+    found = run_alone().latest()
+    assert found is not None
+    assert (found.step, read) == (8, ["run-1.rank-0.8"])
+    flip_in(next(tmp_path.glob("*/*/*.8.pt")))
+    found = run_alone().latest()
+    assert found is not None
+    assert (found.step, read[1:]) == (7, ["run-1.rank-0.8", "run-1.rank-0.7"])
+
+
+def test_everything_of_an_ended_run_goes_with_it_half_written_files_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    made = run_alone()
+    made.save(reached_nothing())
+    folder = tmp_path / "ghostwatt-checkpoints" / "exp-1"
+    (folder / f"run-1.rank-0.9{TENSORS}{UNFINISHED}").write_bytes(b"half")
+    made.forget()
+    assert not folder.exists()
 
 
 def test_a_full_disk_is_told_and_training_goes_on(
@@ -234,7 +318,7 @@ def test_what_never_went_on_is_removed_after_days(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     made = run_alone()
     made.save(reached_nothing())
-    (file,) = tmp_path.glob("ghostwatt-checkpoints/*/*")
+    file, _ = tmp_path.glob("ghostwatt-checkpoints/*/*")
     clear_out(file.stat().st_mtime + LEFT_BEHIND_S - 60)
     assert file.exists()
     clear_out(file.stat().st_mtime + LEFT_BEHIND_S + 60)
@@ -262,10 +346,19 @@ def replace_rate(planned: PlannedArm) -> PlannedArm:
     return planned.model_copy(update={"training": planned.training.model_copy(update={"learning_rate": 0.5})})
 
 
+def flip_in(file: Path, share: float = 0.5) -> None:
+    content = bytearray(file.read_bytes())
+    content[int(share * (len(content) - 1))] ^= 1
+    file.write_bytes(content)
+
+
 class Alone:
     """A team of one that asks nobody."""
 
     rank = 0
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
 
     def from_first(self, value: Any) -> Any:
         return value

@@ -22,6 +22,7 @@ from tests.services.fake_job import Behaviour
 from tests.services.fake_ray import FakeRay
 from tests.services.simulated_job import spec
 
+HASTY = "tests.services.hasty_service"
 SETTLED_S = 240.0
 """Longest wait for experiments to end on a busy machine."""
 QUICK = {
@@ -58,7 +59,7 @@ class FaultBench:
     def port_of(self, name: str) -> int:
         return self.ports.setdefault(name, free_port())
 
-    def start(self, name: str = "a", *, module: str = "api", **settings: str) -> RunningService:
+    def start(self, name: str = "a", *, module: str = HASTY, **settings: str) -> RunningService:
         """Starts a service, or the same one again: at the same address, on the same database."""
         service = self._start(name, module, settings)
         service.wait_until_ready()
@@ -66,7 +67,7 @@ class FaultBench:
 
     def start_without_a_cluster(self, name: str = "a", **settings: str) -> RunningService:
         """The same while no head answers."""
-        service = self._start(name, "api", settings)
+        service = self._start(name, HASTY, settings)
         wait_until(service.is_degraded, READY_S, "a service without a cluster", service.tell)
         return service
 

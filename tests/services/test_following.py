@@ -483,3 +483,52 @@ def test_what_can_never_fit_is_refused_with_what_it_needs(bench: Bench) -> None:
     assert bench.ended_as == ("failed", Reason.NO_CAPACITY)
     assert "needs 2 ranks" in (bench.experiment.message or "")
     assert bench.cluster.submitted == []
+
+
+STILL = "no rank has got on for 301 s (300 s are allowed), though all of them live: rank 1 in saving step 10"
+
+
+def test_ranks_that_say_they_stand_still_are_ended_and_another_attempt_is_made(bench: Bench) -> None:
+    job = bench.running()
+    bench.reports(ExperimentFinished(outcome="failed", reason=Reason.NO_PROGRESS, message=STILL), job)
+    assert bench.step()
+    assert bench.cluster.stopped == [bench.id]
+    assert bench.experiment.state == "running", "boards are held until the job is gone"
+    bench.ray_says("STOPPED")
+    bench.step()
+    bench.step()
+    assert bench.cluster.submitted == [bench.id, job_id(bench.id, 2)]
+    (first, _) = bench.experiment.attempts
+    assert (first.reason, first.message) == (Reason.NO_PROGRESS, STILL)
+
+
+def test_ranks_that_stand_still_in_the_last_attempt_fail_the_experiment_with_where_they_were(
+    sqlite_database: Database, tmp_path: Path
+) -> None:
+    bench = Bench(sqlite_database, tmp_path, attempts=1)
+    job = bench.running()
+    bench.reports(ExperimentFinished(outcome="failed", reason=Reason.NO_PROGRESS, message=STILL), job)
+    bench.step()
+    bench.ray_says("STOPPED")
+    assert not bench.step()
+    assert bench.ended_as == ("failed", Reason.NO_PROGRESS)
+    assert bench.experiment.message == STILL
+
+
+def test_ranks_that_stand_still_when_all_runs_are_made_get_another_attempt_to_say_so(bench: Bench) -> None:
+    job = bench.running()
+    deliver(bench.db, job, [event for run in job.assignment.runs for event in job.run(run)])
+    bench.reports(ExperimentFinished(outcome="failed", reason=Reason.NO_PROGRESS, message=STILL), job)
+    assert bench.experiment.state == "running"
+    bench.step()
+    bench.ray_says("STOPPED")
+    bench.step()
+    assert bench.experiment.attempt == 2
+
+
+def test_ranks_that_got_on_after_all_have_succeeded(bench: Bench) -> None:
+    job = bench.running()
+    bench.reports(ExperimentFinished(outcome="failed", reason=Reason.NO_PROGRESS, message=STILL), job)
+    deliver(bench.db, job, [event for run in job.assignment.runs for event in job.run(run)])
+    deliver(bench.db, job, job.finished())
+    assert bench.experiment.state == "succeeded"

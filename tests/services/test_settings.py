@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from phantom_core.described import description_of
+from phantom_core.signs import SIGN_S
 from services.settings import Settings, SettingsError, variables
 
 
@@ -47,6 +48,10 @@ def test_values_are_read_and_converted(tmp_path: Path) -> None:
     assert settings.ray_address == "http://head:8265"
 
 
+def test_the_shortest_silence_is_two_signs_of_life() -> None:
+    assert Settings(silence_deadline_s=2 * SIGN_S).silence_deadline_s == 2 * SIGN_S
+
+
 def test_an_empty_variable_is_as_good_as_none() -> None:
     assert Settings.from_environment({"GHOSTWATT_PORT": ""}).port == 8411
 
@@ -59,6 +64,8 @@ def test_an_empty_variable_is_as_good_as_none() -> None:
         ("GHOSTWATT_DATABASE_URL", "mysql://h/d", "neither sqlite:/// nor postgresql"),
         ("GHOSTWATT_LEASE_TTL_S", "nan", "GHOSTWATT_LEASE_TTL_S"),
         ("GHOSTWATT_LEASE_TTL_S", "1", "shorter than three poll intervals"),
+        ("GHOSTWATT_SILENCE_DEADLINE_S", "39.9", "silence_deadline_s = 39.9 is less than 40"),
+        ("GHOSTWATT_SILENCE_DEADLINE_S", "1", "raise it to 40 or more"),
         ("GHOSTWATT_DATA_ROOT", "/a", "is GHOSTWATT_DATA_ROOTS meant?"),
     ],
 )

@@ -1,0 +1,13 @@
+"""The service, but with a deadline for silence that no real ranks could keep: `python -m tests.services.hasty_service`.
+
+Simulated jobs speak all the time, so that tests of what follows on silence need not wait for as long as real ranks may
+be silent.
+"""
+
+from services import settings
+
+if __name__ == "__main__":
+    settings.SHORTEST_SILENCE_S = 1.0
+    from api.commands import commands
+
+    commands()
