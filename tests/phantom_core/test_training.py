@@ -447,3 +447,21 @@ def test_a_model_s_precision_is_set_while_it_works_and_given_back_afterwards() -
     with pytest.raises(ZeroDivisionError), float32_products(True):
         _ = 1 / 0
     assert matmul.fp32_precision == before
+
+
+def test_work_given_to_the_device_is_counted_and_never_less_than_before(teacher: Dataset) -> None:
+    with Trainer(plan(), teacher) as trainer:
+        assert (trainer.enqueued, trainer.warm_step_s) == (0, None)
+        trainer.prepare(1)
+        assert (trainer.enqueued, trainer.warm_step_s) == (1, None), "the first step tells of no other"
+        trainer.prepare(3)
+        assert trainer.enqueued == 4
+        assert trainer.warm_step_s is not None
+        assert trainer.warm_step_s > 0
+        trainer.run(5)
+        assert trainer.enqueued == 9
+        trainer.evaluate()
+        assert trainer.enqueued > 9
+        before = trainer.enqueued
+        trainer.load_state_dict(trainer.state_dict())
+        assert trainer.enqueued == before

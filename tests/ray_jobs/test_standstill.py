@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from ray_jobs import patience
 from ray_jobs.headway import Headway, Standing
 from ray_jobs.standstill import MOST_TOLD, Standstill
 
@@ -78,3 +79,12 @@ def test_what_a_rank_says_of_itself_comes_through_its_beat() -> None:
     headway.watch(None)
     headway.enter("the end")
     assert Standing.parsed(headway.told()) == Standing((2, 0), "the end", 0.0)
+
+
+def test_patience_follows_from_what_is_known() -> None:
+    assert patience.for_steps(100, None) == patience.for_rows(100, 10, None) == patience.UNKNOWN_S
+    assert patience.for_steps(100, 0.5) == patience.TIMES * 50
+    in_flight = patience.for_steps(patience.MOST_IN_FLIGHT, 0.5)
+    assert patience.for_steps(10**9, 0.5) == in_flight, "more are not outstanding once nothing moves"
+    assert patience.for_rows(1_000, 10, 0.5) == patience.TIMES * 50
+    assert patience.for_bytes(10**9) == patience.TIMES * 10
