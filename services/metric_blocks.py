@@ -87,22 +87,35 @@ def pack(points: Sequence[MetricPoint]) -> Block:
     return Block(first, b"".join((header, *columns)))
 
 
-def unpack(blocks: Sequence[Block]) -> Points:
+def unpack(first_steps: Sequence[int], packed: Sequence[bytes]) -> Points:
     """The points of blocks; `Points.block` counts them as they are given.
+
+    Args:
+        first_steps: Of each block.
+        packed: The blocks.
 
     Raises:
         ValueError: A later version made one of them.
     """
     shapes: defaultdict[tuple[bytes, int], list[int]] = defaultdict(list)
-    for number, block in enumerate(blocks):
-        packed = block.packed
+    header, length, alike = b"", 0, list[int]()
+    for number, block in enumerate(packed):
         # Blocks of one header and length lie alike, so that numpy reads all of them with one call for each column.
-        shapes[packed[: packed.index(b"\n", 2) + 1], len(packed)].append(number)
-    headers = {header for header, _ in shapes}
-    names = tuple(sorted({name for header in headers for name in _names(header)}))
+        # Most are like the one before, and then their header need not be looked for.
+        if len(block) != length or not block.startswith(header):
+            header, length = block[: block.index(b"\n", 2) + 1], len(block)
+            alike = shapes[header, length]
+        alike.append(number)
+    names = tuple(sorted({name for header, _ in shapes for name in _names(header)}))
     places = {name: place for place, name in enumerate(names)}
     parts = [
-        _unpack_alike(header, numbers, [blocks[number] for number in numbers], places)
+        _unpack_alike(
+            header,
+            numbers,
+            [first_steps[number] for number in numbers],
+            [packed[number] for number in numbers],
+            places,
+        )
         for (header, _), numbers in shapes.items()
     ]
     return Points(names, *(np.concatenate(column) for column in zip(*parts, strict=True))) if parts else _NONE
@@ -120,7 +133,11 @@ _Columns = tuple[
 
 
 def _unpack_alike(
-    header: bytes, numbers: Sequence[int], blocks: Sequence[Block], places: dict[str, int]
+    header: bytes,
+    numbers: Sequence[int],
+    first_steps: Sequence[int],
+    packed: Sequence[bytes],
+    places: dict[str, int],
 ) -> _Columns:
     version, widths = header[0], header[1]
     if version != _VERSION:
@@ -128,21 +145,19 @@ def _unpack_alike(
     step_code, name_code = widths & 7, widths >> _NAMES_SHIFT & 7
     point_bytes = 8 * (1 + bool(widths & _HAS_ENERGY) + bool(widths & _HAS_SECONDS))
     point_bytes += _SIZES[step_code] + _SIZES[name_code]
-    length = len(blocks[0].packed)
+    blocks, length = len(packed), len(packed[0])
     count = (length - len(header)) // point_bytes
-    rows = np.frombuffer(b"".join([block.packed for block in blocks]), np.uint8).reshape(len(blocks), length)
+    rows = np.frombuffer(b"".join(packed), np.uint8).reshape(blocks, length)
     column = _columns_after(len(header), rows, count)
-    first = np.array([block.first_step for block in blocks], np.int64)[:, None]
-    step = np.broadcast_to(first, (len(blocks), count))
+    first = np.array(first_steps, np.int64)[:, None]
+    step = np.broadcast_to(first, (blocks, count))
     if step_code:
         # Wraps around where it must: from the least to the greatest step is more than a signed number holds.
         step = (first.view(np.uint64) + column(_UNSIGNED[step_code]).astype(np.uint64)).view(np.int64)
     local = np.array([places[name] for name in _names(header)], np.intp)
-    name = (
-        local[column(_UNSIGNED[name_code])] if name_code else np.full((len(blocks), count), local[0], np.intp)
-    )
+    name = local[column(_UNSIGNED[name_code])] if name_code else np.full((blocks, count), local[0], np.intp)
     value = column("d")
-    unknown = np.full((len(blocks), count), np.nan)
+    unknown = np.full((blocks, count), np.nan)
     energy_mj = column("d") if widths & _HAS_ENERGY else unknown
     training_s = column("d") if widths & _HAS_SECONDS else unknown
     block = np.repeat(np.array(numbers, np.intp), count)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from phantom_core.protocol import Carried
 from services.errors import QueryError
-from services.metric_blocks import Block, Points, unpack
+from services.metric_blocks import Points, unpack
 from services.summaries import name_of
 from services.views import MetricSeries
 
@@ -37,8 +37,9 @@ def series_of(
     Raises:
         QueryError: `max_points` leaves no room for a series' ends.
     """
-    points = unpack([Block(first_step, bytes(packed)) for _, first_step, packed in rows])
-    counts = _of_attempt(points, np.array([row[0] for row in rows], np.intp), attempt, carried)
+    attempts, first_steps, packed = zip(*rows, strict=True) if rows else ((), (), ())
+    points = unpack(first_steps, packed)
+    counts = _of_attempt(points, np.array(attempts, np.intp), attempt, carried)
     found = []
     for place, name in enumerate(points.names):
         if names and name not in names:

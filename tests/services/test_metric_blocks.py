@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from phantom_core.protocol import Event, MetricPoint, Metrics
 from services import histories
 from services.database import Database
-from services.metric_blocks import Block, pack, unpack
+from services.metric_blocks import Block, Points, pack, unpack
 from services.summaries import name_of
 from tests.services.simulated_job import begun, deliver
 
@@ -46,6 +46,10 @@ def bits(figure: float) -> str:
     return repr(figure)
 
 
+def unpacked(*blocks: Block) -> Points:
+    return unpack([block.first_step for block in blocks], [block.packed for block in blocks])
+
+
 Shown = tuple[int, str, float | None, float | None]
 """Step, value, energy, seconds."""
 
@@ -56,8 +60,8 @@ def shown(point: MetricPoint) -> Shown:
 
 @given(st.lists(points_strategy(12).filter(bool), max_size=8))
 def test_blocks_hold_exactly_what_was_packed(events: list[list[MetricPoint]]) -> None:
-    found = unpack([pack(told) for told in events])
-    unpacked: list[list[tuple[str, Shown]]] = [[] for _ in events]
+    found = unpacked(*[pack(told) for told in events])
+    read: list[list[tuple[str, Shown]]] = [[] for _ in events]
     for place, number in enumerate(found.block.tolist()):
         energy_mj, training_s = float(found.energy_mj[place]), float(found.training_s[place])
         told = MetricPoint(
@@ -67,20 +71,20 @@ def test_blocks_hold_exactly_what_was_packed(events: list[list[MetricPoint]]) ->
             energy_mj=energy_mj,
             training_s=training_s,
         )
-        unpacked[number].append((told.name, shown(told)))
-    assert unpacked == [[(point.name, shown(point)) for point in told] for told in events]
+        read[number].append((told.name, shown(told)))
+    assert read == [[(point.name, shown(point)) for point in told] for told in events]
 
 
 @pytest.mark.parametrize("spread", [0, 1, 255, 256, 2**16 - 1, 2**16, 2**24, 2**32 - 1, 2**32, 2**64 - 2])
 def test_steps_of_any_spread_come_back(spread: int) -> None:
     told = [MetricPoint(step=step - LARGEST, name="a", value=1.0) for step in (0, spread, spread // 2)]
-    assert unpack([pack(told)]).step.tolist() == [point.step for point in told]
+    assert unpacked(pack(told)).step.tolist() == [point.step for point in told]
 
 
 @pytest.mark.parametrize("count", [1, 2, 256, 257, 70_000])
 def test_any_number_of_names_comes_back(count: int) -> None:
     told = [MetricPoint(step=0, name=f"m{number}", value=float(number)) for number in range(count)]
-    found = unpack([pack(told)])
+    found = unpacked(pack(told))
     assert [found.names[place] for place in found.name.tolist()] == [point.name for point in told]
 
 
@@ -92,7 +96,7 @@ def test_a_point_alone_takes_little_more_than_its_figures() -> None:
 def test_a_block_of_a_later_version_is_not_guessed_at() -> None:
     block = pack([MetricPoint(step=0, name="a", value=1.0)])
     with pytest.raises(ValueError, match="metric block of version 9; this version of Ghostwatt reads 1"):
-        unpack([Block(block.first_step, b"\x09" + block.packed[1:])])
+        unpacked(Block(block.first_step, b"\x09" + block.packed[1:]))
 
 
 @settings(
