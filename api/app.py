@@ -28,8 +28,10 @@ from api.metrics import ServiceMetrics
 from api.middleware import RequestContext
 from api.rates import RateLimiter
 from api.routes import ROUTERS
+from api.routes.submissions import direct_submission
 from api.streams import Limits, Streams
 from services import keys
+from services.admission_groups import AdmissionGroups
 from services.database import Database
 from services.settings import Settings
 
@@ -89,6 +91,7 @@ def create_app(
     assert not without_scope, f"routes that say of nobody that they may use them: {without_scope}"
     for router in ROUTERS:
         app.include_router(router)
+    app.router.routes.insert(0, direct_submission())
     pages.install(app)
     openapi.install(app, ROUTERS)
     return app
@@ -108,7 +111,7 @@ async def _lifespan(
         await to_thread.run_sync(prepare, database, settings)
         keys_required = settings.require_keys or not is_loopback(settings.host)
         try:
-            async with Streams(database, limits) as streams:
+            async with Streams(database, limits) as streams, _admitting(database) as admissions:
                 metrics.watch(database, lambda: streams.count)
                 app.state.context = Context(
                     settings=settings,
@@ -118,6 +121,7 @@ async def _lifespan(
                     limiter=limiter,
                     streams=streams,
                     metrics=metrics,
+                    admissions=admissions,
                     in_flight=InFlight(),
                     heavy=HeavyDocuments(),
                 )
@@ -128,6 +132,16 @@ async def _lifespan(
             # Also after a start that failed half-way: what it had begun must not outlive the service.
             if background is not None:
                 await to_thread.run_sync(background.stop)
+
+
+@asynccontextmanager
+async def _admitting(database: Database) -> AsyncIterator[AdmissionGroups]:
+    admissions = AdmissionGroups(database)
+    try:
+        yield admissions
+    finally:
+        # In a thread: what still waits is answered through the event loop.
+        await to_thread.run_sync(admissions.close)
 
 
 def prepare(database: Database, settings: Settings) -> None:

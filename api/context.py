@@ -12,6 +12,7 @@ from api.metrics import ServiceMetrics
 from api.rates import RateLimiter
 from api.streams import Streams
 from phantom_core.checks import Capacity
+from services.admission_groups import AdmissionGroups
 from services.database import Database
 from services.settings import Settings
 
@@ -34,6 +35,8 @@ class Context:
     """Watchers of experiments."""
     metrics: ServiceMetrics
     """Figures of this process."""
+    admissions: AdmissionGroups
+    """What writes submissions."""
     in_flight: InFlight
     """Submissions that are under way."""
     heavy: HeavyDocuments

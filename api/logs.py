@@ -8,6 +8,7 @@ blotted out by `scrubbed` when the line is written, in both formats.
 import json
 import logging
 import sys
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
@@ -35,6 +36,16 @@ class TextFormatter(logging.Formatter):
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+        self._second = (0, "")
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802, ARG002
+        """The moment, to the millisecond; a second's words are made once."""
+        second, text = self._second
+        if second != int(record.created):
+            second = int(record.created)
+            text = time.strftime(self.default_time_format, self.converter(second))
+            self._second = (second, text)
+        return f"{text},{int(record.msecs):03d}"
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""

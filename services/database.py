@@ -153,17 +153,17 @@ class Database:
             yield cursor
             connection.commit()
 
-    def execute_alone(self, statement: str, values: tuple[object, ...]) -> int:
+    def execute_alone(self, statement: str, values: tuple[object, ...]) -> list[Any]:
         """Runs one statement in the driver's own notation, committed by the server itself: one way there and back.
 
         Returns:
-            Rows that it wrote.
+            The first column of what it returns.
 
         Raises:
             DatabaseUnavailable: The database can't be reached, or stayed locked.
         """
         with _translated(), self._in_turn(), self._alone.connect() as connection:
-            return connection.exec_driver_sql(statement, values).rowcount
+            return list(connection.exec_driver_sql(statement, values).scalars())
 
     @contextmanager
     def _in_turn(self) -> Iterator[None]:

@@ -8,7 +8,8 @@ from phantom_core.checks import Capacity
 from phantom_core.plan import make_plan
 from phantom_core.spec import ExperimentSpec
 from services import deletion
-from services.admissions import Admission, KeyClaim, admit
+from services.admission_writes import admit
+from services.admissions import Admission, KeyClaim, admission_of
 from services.catalogue import get, list_experiments
 from services.database import Database, now
 from services.endings import end_experiment
@@ -19,7 +20,48 @@ from services.states import ExperimentState
 from services.tables import Experiment, IdempotencyKey
 from services.validation import accept
 
-__all__ = ["get", "list_experiments", "move_experiment", "request_cancel", "request_delete", "submit"]
+__all__ = [
+    "get",
+    "list_experiments",
+    "made_with_key_of",
+    "move_experiment",
+    "prepare",
+    "request_cancel",
+    "request_delete",
+    "submit",
+]
+
+
+def prepare(
+    spec: ExperimentSpec,
+    *,
+    capacity: Capacity | None = None,
+    priority: int = 0,
+    submitted_by: str | None = None,
+    idempotency_key: str | None = None,
+) -> Admission:
+    """Checks a spec and makes what is to be written of it; asks no database.
+
+    Args:
+        spec: What to run.
+        capacity: What the cluster has; None skips the checks that need it.
+        priority: Higher goes first; within one priority the queue is in order of arrival.
+        submitted_by: Id of the API key that asked; None without one.
+        idempotency_key: A repeat with the same key by the same caller makes nothing new.
+
+    Raises:
+        SpecError: The spec can't be run as it is.
+    """
+    plan = make_plan(spec)
+    costs = accept(plan, capacity)
+    body = spec.model_dump_json()
+    claim = None
+    if idempotency_key is not None:
+        digest = hashlib.sha256(f"{priority}:{body}".encode()).digest()
+        claim = KeyClaim(submitted_by or "", idempotency_key, digest)
+    return admission_of(
+        new_id(), plan, costs, body, priority=priority, submitted_by=submitted_by, claim=claim
+    )
 
 
 def submit(
@@ -36,10 +78,10 @@ def submit(
     Args:
         db: The database.
         spec: What to run.
-        capacity: What the cluster has; None skips the checks that need it.
-        priority: Higher goes first; within one priority the queue is in order of arrival.
-        submitted_by: Id of the API key that asked; None without one.
-        idempotency_key: A repeat with the same key by the same caller makes nothing new.
+        capacity: See `prepare`.
+        priority: See `prepare`.
+        submitted_by: See `prepare`.
+        idempotency_key: See `prepare`.
 
     Returns:
         The experiment's id; the earlier one for a repeat.
@@ -48,18 +90,16 @@ def submit(
         SpecError: The spec can't be run as it is.
         IdempotencyConflict: The key was used for another spec.
     """
-    plan = make_plan(spec)
-    costs = accept(plan, capacity)
-    body = spec.model_dump_json()
-    admission = Admission(new_id(), plan, costs, body, priority, submitted_by)
-    if idempotency_key is None:
-        admit(db, admission, None)
-        return admission.id
-    digest = hashlib.sha256(f"{priority}:{body}".encode()).digest()
-    claim = KeyClaim(submitted_by or "", idempotency_key, digest)
+    admission = prepare(
+        spec,
+        capacity=capacity,
+        priority=priority,
+        submitted_by=submitted_by,
+        idempotency_key=idempotency_key,
+    )
     # Whoever holds the key may be undone, or forgotten, between the two looks; then it is free again.
-    while not admit(db, admission, claim):
-        earlier = _made_with(db, claim)
+    while not admit(db, [admission]):
+        earlier = made_with_key_of(db, admission)
         if earlier is not None:
             return earlier
     return admission.id
@@ -125,8 +165,14 @@ def _locked(session: Session, experiment_id: str) -> Experiment:
     return experiment
 
 
-def _made_with(db: Database, claim: KeyClaim) -> str | None:
-    """The experiment that an earlier submission with the key made; None if there is none any more."""
+def made_with_key_of(db: Database, admission: Admission) -> str | None:
+    """The experiment that an earlier submission with the same key made; None if there is none any more.
+
+    Raises:
+        IdempotencyConflict: That was of another spec.
+    """
+    claim = admission.claim
+    assert claim is not None, "what has no key is never refused for it"
     with db.read() as session:
         earlier = session.get(IdempotencyKey, (claim.caller, claim.key))
     if earlier is None:

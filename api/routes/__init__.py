@@ -13,10 +13,12 @@ from api.routes import (
     pages,
     queue,
     runs,
+    submissions,
     validation,
 )
 
 ROUTERS = (
+    submissions.router,
     experiments.router,
     events.router,
     runs.router,

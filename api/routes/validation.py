@@ -7,7 +7,7 @@ from api.bodies import RawBody, parse_spec
 from api.context import ContextDependency
 from api.openapi import problems
 from api.responses import answer
-from api.routes.experiments import SPEC_BODY
+from api.routes.submissions import SPEC_BODY
 from services.validation import validate
 from services.views import ValidationView
 

@@ -1,4 +1,5 @@
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,12 @@ import pytest
 import yaml
 
 from api.examples import SPEC
-from services import experiments, keys
+from api.routes.submissions import is_small
+from phantom_core.plan import make_plan, schedule
+from phantom_core.spec import ExperimentSpec
+from services import admission_groups, admission_writes, keys
+from services.admissions import Admission
+from services.database import Database
 from services.ids import EXPERIMENT_ID
 from services.settings import Settings
 from tests.api.serving import FakeBackground, Service, running
@@ -91,17 +97,17 @@ def test_many_at_once_with_one_key_make_one_experiment(service: Service) -> None
 def test_a_repeat_before_the_answer_is_told_so_and_gets_it_later(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, go_on, submit = threading.Event(), threading.Event(), experiments.submit
+    begun, go_on, admit = threading.Event(), threading.Event(), admission_writes.admit
 
-    def slow(*arguments: Any, **options: Any) -> str:
+    def slow(db: Database, admissions: Sequence[Admission]) -> frozenset[str]:
         begun.set()
         assert go_on.wait(30)
-        return submit(*arguments, **options)
+        return admit(db, admissions)
 
     def send(**headers: str) -> httpx.Response:
         return httpx.post(f"{service.url}/v1/experiments", json=SPEC, headers=headers, timeout=60)
 
-    monkeypatch.setattr(experiments, "submit", slow)
+    monkeypatch.setattr(admission_groups, "admit", slow)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(send, **{"Idempotency-Key": "slow"})
         assert begun.wait(30)
@@ -111,6 +117,43 @@ def test_a_repeat_before_the_answer_is_told_so_and_gets_it_later(
         go_on.set()
         made = first.result().json()["id"]
     assert send(**{"Idempotency-Key": "slow"}).json()["id"] == made
+
+
+@pytest.mark.parametrize("key", ["", "k" * 256, "two words", "naïve"])
+def test_a_key_that_can_not_be_one_is_refused(service: Service, key: str) -> None:
+    headers = {b"Idempotency-Key": key.encode()}
+    refused = service.http.post("/v1/experiments", json=SPEC, headers=headers)
+    assert refused.status_code == 422, refused.text
+    assert refused.json()["errors"][0]["field"] == "header.idempotency-key"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"controls": False, "measurement": {"rounds": 3}},
+        {"controls": False, "measurement": {"rounds": 200}},
+        {"controls": True, "measurement": {"rounds": 3}},
+        {"controls": False, "measurement": {"rounds": 3}, "description": "long " * 1_000},
+    ],
+    ids=["small", "many runs", "with controls", "long text"],
+)
+def test_what_is_planned_in_a_thread_becomes_the_same_as_what_is_not(
+    service: Service, changes: dict[str, Any]
+) -> None:
+    document = {**SPEC, **changes}
+    place = service.http.post("/v1/experiments", json=document).headers["Location"]
+    found = service.http.get(place).json()
+    plan = make_plan(ExperimentSpec.model_validate(document))
+    assert found["runs"] == {"queued": len(schedule(plan))}
+    assert [arm["name"] for arm in found["arms"]] == [planned.name for planned in plan.arms]
+    assert found["spec"]["description"] == document.get("description", "")
+
+
+def test_what_takes_long_to_plan_is_not_planned_between_other_requests(service: Service) -> None:
+    parse = ExperimentSpec.model_validate
+    assert is_small(parse({**SPEC, "controls": False, "measurement": {"rounds": 3}}))
+    assert not is_small(parse({**SPEC, "controls": False, "measurement": {"rounds": 200}}))
+    assert not is_small(parse({**SPEC, "controls": True, "measurement": {"rounds": 3}}))
 
 
 def test_a_key_of_another_caller_is_another_key(tmp_path: Path) -> None:

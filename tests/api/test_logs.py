@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,6 +55,29 @@ def written(request: pytest.FixtureRequest) -> Iterator[io.StringIO]:
     """In either format."""
     with configured(request.param) as stream:
         yield stream
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "PASSWORD=hunter22",
+        "PaSsWd: hunter22",
+        "\u017fecret=hunter22",
+        "api\u212aey=hunter22",
+        "HTTP://me:hunter22@x",
+    ],
+)
+def test_a_secret_is_found_however_its_name_is_written(secret: str) -> None:
+    assert "hunter22" not in scrubbed(f"a line with {secret} in it")
+
+
+def test_a_line_says_when_it_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs.TextFormatter, "converter", time.gmtime)
+    formatter, plain = logs.TextFormatter(), logging.Formatter()
+    for created in (1_700_000_000.25, 1_700_000_000.9997, 1_700_000_061.0):
+        record = logging.makeLogRecord({"created": created, "msecs": created % 1 * 1_000})
+        plain.converter = time.gmtime
+        assert formatter.formatTime(record) == plain.formatTime(record)
 
 
 @pytest.mark.parametrize("secret", SECRETS)

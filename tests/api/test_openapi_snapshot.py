@@ -15,8 +15,8 @@ from pydantic import BaseModel
 
 import api.examples as examples
 from api.app import create_app
-from api.routes.experiments import Accepted
 from api.routes.queue import QueueView
+from api.routes.submissions import Accepted
 from phantom_core.protocol import EventBatch, GroupEnded, NextAnswer, NextRequest
 from services.settings import Settings
 from services.views import FindingView, IngestResult, Page

@@ -6,14 +6,14 @@ import pytest
 from pydantic import BaseModel
 
 from api import errors
-from api.routes import experiments, health, queue
+from api.routes import health, queue, submissions
 from client import models
 from services import views
 
 PAIRS: list[tuple[type[BaseModel], type[BaseModel]]] = [
     (models.FieldProblem, errors.FieldProblem),
     (models.Problem, errors.Problem),
-    (models.Submitted, experiments.Accepted),
+    (models.Submitted, submissions.Accepted),
     (models.Arm, views.ArmView),
     (models.Phase, views.PhaseView),
     (models.Timings, views.TimingsView),

@@ -1,0 +1,184 @@
+"""Accepted experiments into their tables: any number in one transaction, a statement for each table.
+
+On PostgreSQL all of it is one statement, and so one way to the server and back. On SQLite each table's rows go to the
+driver together, as one JSON document: the driver holds Python's lock (the GIL) between rows that are given one by one,
+and would wait for it as often while the event loop computes.
+"""
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from services.admissions import ARM_COLUMNS, EXPERIMENT_COLUMNS, Admission
+from services.database import Cursor, Database
+from services.moves import SERVICE
+from services.states import ExperimentState, RunState
+
+_KEY = "INSERT INTO idempotency_keys (caller, key, payload_sha256, experiment_id, created_at)"
+_EXPERIMENT = ", ".join(EXPERIMENT_COLUMNS)
+_ARM = ", ".join(ARM_COLUMNS)
+_RUN = "id, experiment_id, arm_key, round, position, seed, state, attempt"
+_EVENT = "experiment_id, subject_id, attempt, source, seq, kind, at, received_at, payload"
+_EVENT_PAYLOAD = json.dumps({"from": None, "to": ExperimentState.QUEUED})
+
+
+def admit(db: Database, admissions: Sequence[Admission]) -> frozenset[str]:
+    """Writes experiments with their tags, arms, runs and first lines of the log, all or none of those that it writes.
+
+    Args:
+        db: The database.
+        admissions: What to write. One whose key is another submission's, or an earlier one's in this list, is left
+            out. Where another with the key is under way, this waits until that one is written or undone.
+
+    Returns:
+        Ids of what was written.
+
+    Raises:
+        DatabaseUnavailable: The database can't be reached, or stayed locked.
+    """
+    return _on_sqlite(db, admissions) if db.is_sqlite else _on_postgresql(db, admissions)
+
+
+def _on_sqlite(db: Database, admissions: Sequence[Admission]) -> frozenset[str]:
+    with db.cursor() as cursor:
+        # SQLAlchemy's notation of an instant in SQLite.
+        moment = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+        written = [each for each in admissions if _is_free_on_sqlite(cursor, each, moment)]
+        if not written:
+            return frozenset()
+        # Values, not a document: SQLite reads a number in JSON less exactly than it is given one.
+        values = [value for each in written for value in (*each.experiment, moment)]
+        cursor.execute(_sqlite_experiments(len(written)), values)
+        tags = [(each.id, *tag) for each in written for tag in each.tags]
+        if tags:
+            cursor.execute(_SQLITE_TAGS, (_document(tags),))
+        cursor.execute(_SQLITE_ARMS, (_document([(each.id, *arm) for each in written for arm in each.arms]),))
+        runs = [
+            (run.id, each.id, each.arms[run.arm][0], run.round, run.position, run.seed)
+            for each in written
+            for run in each.runs
+        ]
+        cursor.execute(_SQLITE_RUNS, (_document(runs),))
+        cursor.execute(_SQLITE_EVENTS, (moment, moment, _document([each.id for each in written])))
+    return frozenset(each.id for each in written)
+
+
+def _is_free_on_sqlite(cursor: Cursor, admission: Admission, moment: str) -> bool:
+    claim = admission.claim
+    if claim is None:
+        return True
+    values = (claim.caller, claim.key, claim.payload_sha256, admission.id, moment)
+    cursor.execute(f"{_KEY} VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", values)
+    return bool(cursor.rowcount)
+
+
+def _document(rows: Sequence[object]) -> str:
+    return json.dumps(rows, ensure_ascii=False)
+
+
+def _sqlite_experiments(count: int) -> str:
+    row = f"({', '.join('?' * (len(EXPERIMENT_COLUMNS) + 1))}, 1, 0)"
+    return (
+        f"INSERT INTO experiments ({_EXPERIMENT}, submitted_at, version, attempt) VALUES "  # noqa: S608 - this file's
+        + ", ".join([row] * count)
+    )
+
+
+def _parts(first: int, last: int) -> str:
+    return ", ".join(f"json_extract(value, '$[{position}]')" for position in range(first, last + 1))
+
+
+_SQLITE_TAGS = (
+    f"INSERT INTO experiment_tags (experiment_id, name, value) SELECT {_parts(0, 2)} FROM json_each(?)"  # noqa: S608
+)
+_SQLITE_ARMS = (
+    f"INSERT INTO arms (experiment_id, {_ARM}) SELECT {_parts(0, len(ARM_COLUMNS))} FROM json_each(?)"  # noqa: S608
+)
+_SQLITE_RUNS = f"""
+INSERT INTO runs ({_RUN})
+SELECT {_parts(0, 1)}, (
+        SELECT key FROM arms
+        WHERE experiment_id = json_extract(value, '$[1]') AND name = json_extract(value, '$[2]')
+    ), {_parts(3, 5)}, '{RunState.QUEUED.value}', 0
+FROM json_each(?)
+"""  # noqa: S608 - names of this file
+_SQLITE_EVENTS = f"""
+INSERT INTO events ({_EVENT})
+SELECT value, value, 0, '{SERVICE}', 1, 'state', ?, ?, '{_EVENT_PAYLOAD}' FROM json_each(?)
+"""  # noqa: S608 - names of this file
+
+
+def _on_postgresql(db: Database, admissions: Sequence[Admission]) -> frozenset[str]:
+    claims = [
+        (each.claim.caller, each.claim.key, each.claim.payload_sha256, each.id)
+        for each in admissions
+        if each.claim is not None
+    ]
+    experiments = [(*each.experiment, each.claim is not None) for each in admissions]
+    tags = [(each.id, *tag) for each in admissions for tag in each.tags]
+    arms = [(*arm, each.id) for each in admissions for arm in each.arms]
+    runs = [
+        (run.id, each.id, run.arm, run.round, run.position, run.seed)
+        for each in admissions
+        for run in each.runs
+    ]
+    columns = [
+        *_columns(claims, 4),
+        *_columns(experiments, len(EXPERIMENT_COLUMNS) + 1),
+        *_columns(tags, 3),
+        *_columns(arms, len(ARM_COLUMNS) + 1),
+        *_columns(runs, 6),
+    ]
+    return frozenset(str(identifier) for identifier in db.execute_alone(_POSTGRESQL, tuple(columns)))
+
+
+def _columns(rows: Sequence[tuple[object, ...]], width: int) -> list[list[object]]:
+    return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(width)]
+
+
+# A foreign key is looked at when the whole statement is done, so that its parts may be in any order. Keys are claimed
+# in their own order: two processes that claim some of the same would else wait for each other.
+_POSTGRESQL = f"""
+WITH claim AS (
+    {_KEY}
+    SELECT given.caller, given.key, given.payload_sha256, given.id, clock_timestamp()
+    FROM unnest(%s::text[], %s::text[], %s::bytea[], %s::text[]) AS given(caller, key, payload_sha256, id)
+    ORDER BY given.caller, given.key
+    ON CONFLICT DO NOTHING
+    RETURNING experiment_id
+), experiment AS (
+    INSERT INTO experiments ({_EXPERIMENT}, submitted_at, version, attempt)
+    SELECT given.id, given.name, given.state, given.description, given.tags::jsonb, given.rounds, given.sample_rate_hz,
+        given.spec::jsonb, given.plan::jsonb, given.baseline, given.priority, given.submitted_by, clock_timestamp(),
+        1, 0
+    FROM unnest(%s::text[], %s::text[], %s::text[], %s::text[], %s::text[], %s::int[], %s::float8[], %s::text[],
+        %s::text[], %s::text[], %s::int[], %s::text[], %s::bool[])
+        AS given({_EXPERIMENT}, is_claimed)
+    WHERE NOT given.is_claimed OR given.id IN (SELECT experiment_id FROM claim)
+    RETURNING id, submitted_at
+), tag AS (
+    INSERT INTO experiment_tags (experiment_id, name, value)
+    SELECT experiment.id, given.name, given.value
+    FROM experiment JOIN unnest(%s::text[], %s::text[], %s::text[]) AS given(id, name, value) USING (id)
+), arm AS (
+    INSERT INTO arms ({_ARM}, experiment_id)
+    SELECT given.name, given.position, given.strategy, given.world_size, given.width, given.depth, given.ghosts,
+        given.dtype, given.settings::jsonb, given.control_of::jsonb, given.cost::jsonb, experiment.id
+    FROM experiment
+    JOIN unnest(%s::text[], %s::int[], %s::text[], %s::int[], %s::int[], %s::int[], %s::int[], %s::text[],
+        %s::text[], %s::text[], %s::text[], %s::text[]) AS given({_ARM}, id) USING (id)
+    ORDER BY experiment.id, given.position
+    RETURNING key, position, experiment_id
+), run AS (
+    INSERT INTO runs ({_RUN})
+    SELECT given.id, arm.experiment_id, arm.key, given.round, given.position, given.seed, '{RunState.QUEUED.value}', 0
+    FROM arm
+    JOIN unnest(%s::text[], %s::text[], %s::int[], %s::int[], %s::int[], %s::bigint[])
+        AS given(id, experiment_id, arm, round, position, seed)
+        ON given.experiment_id = arm.experiment_id AND given.arm = arm.position
+    ORDER BY arm.experiment_id, given.round, given.position
+)
+INSERT INTO events ({_EVENT})
+SELECT id, id, 0, '{SERVICE}', 1, 'state', submitted_at, submitted_at, '{_EVENT_PAYLOAD}'::jsonb FROM experiment
+RETURNING experiment_id
+"""  # noqa: S608 - names of this file
