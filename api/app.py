@@ -78,6 +78,9 @@ def create_app(
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
+        # Its own log and figures are scrubbed and bounded; FastAPI's would send messages of errors as they are, to
+        # wherever the environment says, and look there in every request.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
         middleware=[
             Middleware(RequestContext, metrics=metrics),
             Middleware(Doors, hosts=_answered_names(settings)),

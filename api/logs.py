@@ -82,6 +82,8 @@ def configure(form: LogFormat, *, stream: TextIO | None = None, level: int = log
     """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    # No format asks which process and thread it was, and every line would find out.
+    logging.logProcesses = logging.logThreads = logging.logMultiprocessing = False
     root = logging.getLogger()
     for old in list(root.handlers):
         root.removeHandler(old)
