@@ -17,8 +17,9 @@ from phantom_core.spec import ExperimentSpec
 JSON_TYPES = frozenset({"application/json"})
 YAML_TYPES = frozenset({"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"})
 
-SHORT_JSON_BYTES = 4 * 1024
-"""JSON that is no longer is read between other requests' turns: a fraction of a millisecond."""
+SHORT_JSON_BYTES = 2 * 1024
+"""JSON that is no longer is read and planned between other requests' turns: a fraction of a millisecond, some of them
+for one that is full of mistakes."""
 
 
 class Pause(BaseModel):

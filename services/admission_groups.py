@@ -45,6 +45,8 @@ class AdmissionGroups:
         self._database = database
         self._waiting: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
         self._is_closed = False
+        self._door = threading.Lock()
+        """Held where something is put in line: nothing comes after the end."""
         # A service that is killed in between has said nothing to anybody yet.
         self._thread = threading.Thread(target=self._work, name="admissions", daemon=True)
         self._thread.start()
@@ -58,18 +60,20 @@ class AdmissionGroups:
         Raises:
             DatabaseUnavailable: The database can't be reached, or stayed locked, or the service ends.
         """
-        if self._is_closed:
-            raise DatabaseUnavailable("the service is ending; submit again")
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[bool] = loop.create_future()
-        self._waiting.put(_Waiting(admission, loop, answer))
+        with self._door:
+            if self._is_closed:
+                raise _ending()
+            self._waiting.put(_Waiting(admission, loop, answer))
         return await answer
 
     def close(self) -> None:
-        """Writes what waits, then ends; safe to call twice."""
-        if not self._is_closed:
-            self._is_closed = True
-            self._waiting.put(None)
+        """Writes what waits, then ends; safe to call twice. With the database away nothing waits for it twice."""
+        with self._door:
+            if not self._is_closed:
+                self._is_closed = True
+                self._waiting.put(None)
         self._thread.join()
 
     def __enter__(self) -> Self:
@@ -81,10 +85,14 @@ class AdmissionGroups:
         self.close()
 
     def _work(self) -> None:
-        is_over = False
+        is_over = is_lost = False
         while not is_over:
             group, is_over = self._next_group()
-            _deliver(self._written(group))
+            outcomes = [(waiting, _ending()) for waiting in group] if is_lost else self._written(group)
+            is_lost = is_lost or (
+                self._is_closed and any(isinstance(each, DatabaseUnavailable) for _, each in outcomes)
+            )
+            _deliver(outcomes)
 
     def _next_group(self) -> tuple[list[_Waiting], bool]:
         """What is written next, and whether nothing comes after it."""
@@ -97,6 +105,8 @@ class AdmissionGroups:
                 break
             if waiting is None:
                 return group, True
+            if waiting.answer.done():
+                continue  # whoever waited has gone away: nobody would learn of it
             group.append(waiting)
             rows += waiting.admission.rows
         return group, False
@@ -115,6 +125,10 @@ class AdmissionGroups:
             # Nothing was written. One of them can't be: the others must not pay for it.
             return [outcome for waiting in group for outcome in self._written([waiting])]
         return [(waiting, waiting.admission.id in written) for waiting in group]
+
+
+def _ending() -> DatabaseUnavailable:
+    return DatabaseUnavailable("the service is ending; submit again")
 
 
 def _deliver(outcomes: Sequence[_Outcome]) -> None:

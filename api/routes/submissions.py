@@ -98,7 +98,8 @@ async def submit(
     submitted_by = caller.id or None if caller else None
     with context.in_flight.alone(submitted_by or "", idempotency_key):
         # What costs little is done here: the way to a thread, and its wait for Python's lock (the GIL), cost more.
-        if is_short(request, body):
+        quick = is_short(request, body)
+        if quick:
             spec = parse_spec(request, body)
         else:
             spec = await run_in_threadpool(parse_spec, request, body)
@@ -109,7 +110,7 @@ async def submit(
             submitted_by=submitted_by,
             idempotency_key=idempotency_key,
         )
-        if is_small(spec):
+        if quick and is_small(spec):
             admission = prepare()
             is_written = await context.admissions.write(admission)
         else:

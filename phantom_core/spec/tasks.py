@@ -1,5 +1,6 @@
 """What is learned: a fixed random network's answers, bundled sets, the user's own table."""
 
+from collections import Counter
 from pathlib import PurePosixPath
 from typing import Annotated, Literal, Self
 
@@ -100,8 +101,8 @@ class FileTask(SpecModel):
 
     @model_validator(mode="after")
     def _columns_fit(self) -> Self:
-        if len(set(self.features)) < len(self.features):
-            repeated = sorted({name for name in self.features if self.features.count(name) > 1})
+        repeated = sorted(name for name, times in Counter(self.features).items() if times > 1)
+        if repeated:
             raise ValueError(f"features {repeated[:5]} occur more than once; name every column once")
         if self.target in self.features:
             raise ValueError(f"target = {self.target!r} is among the features, which gives the answer away")

@@ -186,3 +186,59 @@ def test_values_come_back_as_they_were_given(database: Database) -> None:
         row = session.get_one(Experiment, admission.id)
         assert (row.priority, row.submitted_by, row.sample_rate_hz) == (7, "someone", 10 / 3)
         assert row.plan["arms"][1]["arm"]["ghosts"] == 4
+
+
+def test_what_nobody_waits_for_any_more_is_not_written(database: Database, held: Held) -> None:
+    admissions = [experiments.prepare(spec(name=f"n{number}")) for number in range(4)]
+
+    async def write() -> None:
+        with AdmissionGroups(database) as groups:
+            tasks = [asyncio.create_task(groups.write(admissions[0]))]
+            while not held.sizes:
+                await asyncio.sleep(0.001)
+            tasks += [asyncio.create_task(groups.write(each)) for each in admissions[1:]]
+            await asyncio.sleep(0)
+            for task in tasks[1:3]:
+                task.cancel()
+            await asyncio.sleep(0)
+            held.all_wait.set()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(write())
+    assert held.sizes == [1, 1]
+    listed = experiments.list_experiments(database).items
+    assert {each.id for each in listed} == {admissions[0].id, admissions[3].id}
+
+
+def test_at_the_end_a_database_that_is_away_is_waited_for_once(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission_groups, "MOST_TOGETHER", 1)
+    all_wait = threading.Event()
+    tried: list[Admission] = []
+
+    def away(_db: Database, admissions: Sequence[Admission]) -> frozenset[str]:
+        tried.extend(admissions)
+        assert all_wait.wait(30)
+        raise DatabaseUnavailable("away")
+
+    monkeypatch.setattr(admission_groups, "admit", away)
+
+    async def write() -> list[Outcome]:
+        groups = AdmissionGroups(database)
+        tasks = [
+            asyncio.create_task(groups.write(experiments.prepare(spec(name=f"n{number}"))))
+            for number in range(5)
+        ]
+        while not tried:
+            await asyncio.sleep(0.001)
+        closing = asyncio.create_task(asyncio.to_thread(groups.close))
+        while not groups._is_closed:
+            await asyncio.sleep(0.001)
+        all_wait.set()
+        await closing
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    outcomes = asyncio.run(write())
+    assert all(isinstance(each, DatabaseUnavailable) for each in outcomes)
+    assert len(tried) == 1
