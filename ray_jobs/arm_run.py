@@ -245,6 +245,7 @@ class ArmRun:
     def _save(self) -> None:
         state = self._state
         windows = state.spent.windows
+        self._headway.enter("the copy of its state to the host", patience.UNKNOWN_S)
         self._checkpoints.save(
             Reached(
                 step=state.step,
@@ -280,7 +281,9 @@ class ArmRun:
             if stop is not None:
                 return _outcome(stop), stop.message
             steps = next_interval(rule, self._planned.training.evaluation_interval, state.step)
-            with self._clock.window("training", patience.for_steps(steps, self._step_s)) as window:
+            with self._clock.window(
+                "training", patience.for_steps(steps, self._step_s, trainer.step_mode)
+            ) as window:
                 window.steps = steps
                 window.samples = steps * self._planned.training.batch_size
                 trainer.run(steps)
@@ -341,7 +344,9 @@ class ArmRun:
             # A share of all, not of what is left: that can be little, and then the next try falls short too.
             spare_s = STEADY_MARGIN * max(wanted_s, self._measurement.minimum_window_s)
             steps = math.ceil((wanted_s + spare_s) / max(step_s, 1e-6))
-            with self._clock.window("steady", patience.for_steps(steps, step_s)) as window:
+            with self._clock.window(
+                "steady", patience.for_steps(steps, step_s, self._ready.step_mode)
+            ) as window:
                 window.steps = steps
                 window.samples = steps * self._planned.training.batch_size
                 self._ready.run(steps)

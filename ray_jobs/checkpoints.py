@@ -110,10 +110,20 @@ class Checkpoints:
         """What to go on from, the same step on all ranks, which must all ask; None if there is nothing.
 
         Ranks agree by seals, and then each reads one file. Should that be damaged on any of them, all go on to the step
-        before.
+        before. What lies beyond the step that they agree on is removed: the run comes by there again.
         """
         if self._interval_s is None:
             return None
+        reached = self._agreed()
+        for step in self._steps():
+            if reached is None or step > reached.step:
+                try:
+                    sealed_files.remove(self._name(step))
+                except OSError as error:
+                    self._warn(step, error)
+        return reached
+
+    def _agreed(self) -> Reached | None:
         self._headway.enter("the agreement on what all ranks have saved")
         seals = {step: seal for step in self._steps() if (seal := self._seal(step)) is not None}
         common = set.intersection(*map(set, self._team.gather(sorted(seals))))
@@ -174,7 +184,8 @@ class Checkpoints:
         """Steps of which this rank has anything, in order."""
         prefix = self._name("").name
         names = [file.name for file in _folder(self._experiment_id).glob(f"{prefix}*")]
-        return sorted({int(name.removeprefix(prefix).partition(".")[0]) for name in names})
+        steps = {name.removeprefix(prefix).partition(".")[0] for name in names}
+        return sorted(int(step) for step in steps if step.isdecimal())
 
     def _name(self, step: int | str) -> Path:
         return _folder(self._experiment_id) / f"{self._run.run_id}.rank-{self._team.rank}.{step}"

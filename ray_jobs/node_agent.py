@@ -79,10 +79,17 @@ class SamplerActor:
 
     def _leave(self) -> None:
         """Tells what the ranks left behind, and ends this process for good."""
-        if not self.finish(BEREFT_WORD_S):
-            log.warning("the ranks are gone; some of their events were not delivered and stay in the spool")
-        remove_spool(self._task_file.parent)
-        ray.kill(ray.get_runtime_context().current_actor)
+        try:
+            if not self.finish(BEREFT_WORD_S):
+                log.warning(
+                    "the ranks are gone; some of their events were not delivered and stay in the spool"
+                )
+        except Exception:
+            log.exception("the ranks are gone, and what they left could not be told")
+        finally:
+            # Whatever happened: nobody else ends this process.
+            remove_spool(self._task_file.parent)
+            ray.kill(ray.get_runtime_context().current_actor)
 
     def _sample(self, task: SamplingTask) -> None:
         self._ranks = frozenset(request.pid for request in task.requests if request.pid is not None)
@@ -172,7 +179,7 @@ def start_node_agent(group_id: str) -> NodeAgent:
         scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
     )
     desk = spool_folder(group_id, 0, "sampler")
-    return NodeAgent(actor_class.remote(str(desk), KnownProcess.this()), desk)
+    return NodeAgent(actor_class.remote(str(desk), KnownProcess.of(os.getpid())), desk)
 
 
 def _count_start(folder: Path) -> int:

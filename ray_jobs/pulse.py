@@ -101,6 +101,8 @@ class Pulse:
                     self._look()
             except dist.DistError:
                 return  # rank 0 is gone, and with it all that this group could do
+            except Exception:
+                log.exception("a look at how far all ranks are failed; the next one follows")
             number += 1
             if self._over.wait(self._beat_s):
                 return

@@ -75,8 +75,10 @@ def look(name: Path) -> Seal:
         raise DamagedError(f"{_file(name, SEAL)} is damaged")
     try:
         seal = Seal(**json.loads(body))
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise DamagedError(f"{_file(name, SEAL)} is of another version: {error}") from error
+    if not isinstance(seal.told, dict):
+        raise DamagedError(f"{_file(name, SEAL)} is of another version: it names no run")
     size = _file(name, TENSORS).stat().st_size
     if size != seal.size:
         raise DamagedError(f"{_file(name, TENSORS)} has {size:,} bytes instead of {seal.size:,}")
@@ -108,7 +110,7 @@ def read(name: Path, seal: Seal) -> dict[str, Any]:
 
 def remove(name: Path) -> None:
     """Removes both files, and what was left of writing them; the seal first."""
-    for ending in (SEAL, TENSORS):
+    for ending in (SEAL, TENSORS, ""):  # without one a file was unfinished in earlier versions
         for file in (_file(name, ending), _file(name, ending + UNFINISHED)):
             file.unlink(missing_ok=True)
 

@@ -37,6 +37,7 @@ from phantom_core.protocol import (
 )
 from phantom_core.tasks import Dataset, load_task
 from phantom_core.training.exchange import wants_fused_exchange
+from ray_jobs import patience
 from ray_jobs.arm_run import ArmRun
 from ray_jobs.checkpoints import Checkpoints, clear_out, identity_of
 from ray_jobs.clearance import PATIENCE_S as FREE_BOARDS_S
@@ -224,8 +225,9 @@ class Bench:
         """
         runs = self._assignment.runs
         said: str | None = None
-        self._headway.enter("the wait for free boards", FREE_BOARDS_S)
+        self._headway.enter("the removal of old checkpoints", patience.UNKNOWN_S)
         clear_out()
+        self._headway.enter("the wait for free boards", 2 * FREE_BOARDS_S)
         self._synchronize()  # from here on every rank is on the driver's list
         wait_for_free_boards(
             self._meter if self._reads_meter(self._ranks.world_size) else None,

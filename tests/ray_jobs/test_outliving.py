@@ -1,5 +1,6 @@
 """What outlives its ranks waits for their end, all of them, and never for a stranger with one's number."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -25,14 +26,12 @@ def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
         process.wait()
 
 
-def known(process: subprocess.Popen[bytes]) -> KnownProcess:
-    return KnownProcess(process.pid, psutil.Process(process.pid).create_time())
-
-
 def test_it_waits_for_its_starter_and_then_for_the_others(processes: list[subprocess.Popen[bytes]]) -> None:
     starter, *others = processes
     bereft = threading.Event()
-    Outliving(known(starter), lambda: [each.pid for each in others], bereft.set, look_every_s=LOOK_S)
+    Outliving(
+        KnownProcess.of(starter.pid), lambda: [each.pid for each in others], bereft.set, look_every_s=LOOK_S
+    )
     assert not bereft.wait(10 * LOOK_S)
     starter.kill()  # not waited for, so that it stays as a zombie: that is an end, too
     assert not bereft.wait(10 * LOOK_S)
@@ -53,10 +52,26 @@ def test_others_that_stay_are_waited_for_no_longer_than_patience_lasts(
     assert bereft.wait(SOON_S)
     assert time.monotonic() - began_s >= 0.3
     assert not known_dead.lives
-    assert known(other).lives
+    assert KnownProcess.of(other.pid).lives
 
 
 def test_a_later_process_with_its_number_is_not_the_starter() -> None:
-    own = KnownProcess.this()
+    own = KnownProcess.of(os.getpid())
     assert own.lives
-    assert not KnownProcess(own.pid, own.created_s - 100).lives
+    assert not KnownProcess(own.pid, own.began - 100).lives
+
+
+def test_a_wall_clock_that_is_set_ends_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = KnownProcess.of(os.getpid())
+    tell = time.time
+    monkeypatch.setattr(time, "time", lambda: tell() + 3_600)
+    monkeypatch.setattr(psutil, "boot_time", lambda: tell() + 3_600)
+    assert own.lives
+
+
+def test_there_must_be_such_a_process(processes: list[subprocess.Popen[bytes]]) -> None:
+    ended = processes[0]
+    ended.kill()
+    ended.wait()
+    with pytest.raises(ProcessLookupError, match=str(ended.pid)):
+        KnownProcess.of(ended.pid)

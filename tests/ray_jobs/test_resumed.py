@@ -1,5 +1,6 @@
 """A run that is cut off goes on from what its ranks saved, to the bit where it would have come without."""
 
+import hashlib
 import os
 import shutil
 import tempfile
@@ -304,6 +305,54 @@ def test_everything_of_an_ended_run_goes_with_it_half_written_files_too(
     assert not folder.exists()
 
 
+def test_what_can_not_be_gone_on_from_takes_no_place_of_what_is_saved_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = tmp_path / "ghostwatt-checkpoints" / "exp-1"
+    other = run_alone("other boards")
+    for step in (800, 900):
+        other.save(reached_nothing(step))
+    (folder / f"run-1.rank-0.950{UNFINISHED}").write_bytes(b"half, of an earlier version")
+    (folder / "run-1.rank-0.tmp").write_bytes(b"a stranger's")
+    made = run_alone()
+    assert made.latest() is None
+    for step in (100, 200):
+        made.save(reached_nothing(step))
+    found = run_alone().latest()
+    assert found is not None
+    assert found.step == 200
+    assert {file.name for file in folder.glob("*.pt*")} == {"run-1.rank-0.100.pt", "run-1.rank-0.200.pt"}
+    assert not (folder / f"run-1.rank-0.950{UNFINISHED}").exists()
+
+
+def test_a_step_that_was_cut_off_takes_no_place_of_a_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    made = run_alone()
+    made.save(reached_nothing(850))
+    folder = tmp_path / "ghostwatt-checkpoints" / "exp-1"
+    (folder / f"run-1.rank-0.900{TENSORS}{UNFINISHED}").write_bytes(b"half")
+    again = run_alone()
+    found = again.latest()
+    assert found is not None
+    assert found.step == 850
+    again.save(reached_nothing(870))
+    assert {file.name for file in folder.glob("*.pt*")} == {"run-1.rank-0.850.pt", "run-1.rank-0.870.pt"}
+
+
+@pytest.mark.parametrize("body", [b"\xff\xfe", b"no JSON", b'{"told": [], "size": 1, "digest": ""}'])
+def test_a_seal_of_another_version_is_no_seal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: bytes
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    run_alone().save(reached_nothing())
+    (seal,) = (tmp_path / "ghostwatt-checkpoints" / "exp-1").glob("*.seal")
+    seal.write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+    assert run_alone().latest() is None
+
+
 def test_a_full_disk_is_told_and_training_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -364,11 +413,11 @@ class Alone:
         return value
 
 
-def run_alone() -> Checkpoints:
+def run_alone(identity: str = "the same") -> Checkpoints:
     run = AssignedRun(run_id="run-1", attempt=1, round=0, position=0, arm="phantom", seed=3)
     alone: Any = Alone()
-    return Checkpoints("exp-1", run, "the same", team=alone, interval_s=1.0)
+    return Checkpoints("exp-1", run, identity, team=alone, interval_s=1.0)
 
 
-def reached_nothing() -> Reached:
-    return Reached(7, Spent(), Spent(), None, None, (), {"step": 7, "tensors": {}})
+def reached_nothing(step: int = 7) -> Reached:
+    return Reached(step, Spent(), Spent(), None, None, (), {"step": step, "tensors": {}})

@@ -82,9 +82,12 @@ def test_what_a_rank_says_of_itself_comes_through_its_beat() -> None:
 
 
 def test_patience_follows_from_what_is_known() -> None:
-    assert patience.for_steps(100, None) == patience.for_rows(100, 10, None) == patience.UNKNOWN_S
-    assert patience.for_steps(100, 0.5) == patience.TIMES * 50
-    in_flight = patience.for_steps(patience.MOST_IN_FLIGHT, 0.5)
-    assert patience.for_steps(10**9, 0.5) == in_flight, "more are not outstanding once nothing moves"
+    assert patience.for_steps(100, None, "graph") == patience.for_rows(100, 10, None) == patience.UNKNOWN_S
+    assert patience.for_steps(100, 0.5, "graph") == patience.TIMES * 50
+    for mode, most in patience.MOST_IN_FLIGHT.items():
+        in_flight = patience.for_steps(most, 0.5, mode)
+        assert patience.for_steps(10**9, 0.5, mode) == in_flight, (
+            "more are not outstanding once nothing moves"
+        )
     assert patience.for_rows(1_000, 10, 0.5) == patience.TIMES * 50
     assert patience.for_bytes(10**9) == patience.TIMES * 10
