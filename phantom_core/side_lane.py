@@ -24,9 +24,11 @@ def leaves_idle(device: torch.device, numbers: int) -> bool:
     """Whether making a product of that many numbers leaves multiprocessors idle, so that others can work beside it.
 
     Args:
-        device: A CUDA device.
+        device: Where it is made; one without multiprocessors leaves none idle.
         numbers: Elements of the product.
     """
+    if device.type != "cuda":
+        return False
     return numbers <= TILE * torch.cuda.get_device_properties(device).multi_processor_count
 
 
