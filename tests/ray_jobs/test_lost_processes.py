@@ -107,15 +107,17 @@ def test_ranks_that_live_and_wait_for_one_at_a_disk_that_hangs_are_ended_and_say
 ) -> None:
     """A pipe that nobody reads lies where one rank writes its checkpoint; every process beats all the while."""
     resources = {"checkpoint_interval_s": 1e-3, "progress_deadline_s": 60}
-    step = 500
+    step = 1_000
     identifier = service.submit(longer(2 * step, step, name="a disk that hangs", resources=resources))
     (run,) = service.get(f"/v1/experiments/{identifier}/runs")["items"]
     head, *_ = service.processes("raylet")
     folder = Path(head.environ()["TMPDIR"]) / "ghostwatt-checkpoints" / identifier
-    folder.mkdir(parents=True)
     pipe = folder / f"{run['id']}.rank-1.{step}{TENSORS}{UNFINISHED}"
+    # Not before training: what lies there when a run begins anew is removed.
+    evaluated = "SELECT 1 FROM windows WHERE experiment_id = ? AND phase = 'evaluation'"
+    wait_until(lambda: service.rows(evaluated, identifier), 240, "an evaluation", service.tell)
+    folder.mkdir(parents=True, exist_ok=True)
     os.mkfifo(pipe)
-    service.wait_for(identifier, {"running"})
     ranks = service.processes("RayTrainWorker")
     wait_until(
         lambda: service.get(f"/v1/experiments/{identifier}")["attempt"] == 2,
