@@ -18,6 +18,19 @@ _TURN: tuple[tuple[Phase, bool], ...] = (("training", False), ("evaluation", Tru
 """What follows what in a job."""
 
 
+class _Stopwatch:
+    """Adds up what calls take."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        start_s = time.perf_counter()
+        yield
+        self.seconds += time.perf_counter() - start_s
+
+
 class Tool(Protocol):
     """Something that meters windows of one board."""
 
@@ -37,36 +50,20 @@ class Tool(Protocol):
         Returns:
             Seconds that both took besides the pauses.
         """
+        watch = _Stopwatch()
+        for window in ("training", "evaluation"):
+            with watch.running():
+                self.begin(window)
+            time.sleep(pause_s)
+            with watch.running():
+                self.end(window)
+        return watch.seconds
 
     def close(self) -> None:
         """Gives everything back."""
 
 
-class _Stopwatch:
-    """Adds up what calls take."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        start_s = time.perf_counter()
-        yield
-        self.seconds += time.perf_counter() - start_s
-
-
-def _one_after_the_other(tool: Tool, pause_s: float) -> float:
-    watch = _Stopwatch()
-    for window in ("training", "evaluation"):
-        with watch.running():
-            tool.begin(window)
-        time.sleep(pause_s)
-        with watch.running():
-            tool.end(window)
-    return watch.seconds
-
-
-class Ghostwatt:
+class Ghostwatt(Tool):
     """This project's meter, read as the other tools are: the counter at both ends."""
 
     name = "ghostwatt"
@@ -88,15 +85,11 @@ class Ghostwatt:
         self.uncertainty_mj = energy.uncertainty_mj
         return energy.energy_mj
 
-    def in_turn(self, pause_s: float) -> float:
-        """Begins and ends each."""
-        return _one_after_the_other(self, pause_s)
-
     def close(self) -> None:
         """The meter stays its owner's."""
 
 
-class GhostwattInJobs:
+class GhostwattInJobs(Tool):
     """The same as jobs do it: power just before the window and just after it too, for a narrower bound."""
 
     name = "ghostwatt with power at the edges"
@@ -137,7 +130,7 @@ class GhostwattInJobs:
         """The meter stays its owner's."""
 
 
-class Zeus:
+class Zeus(Tool):
     """ZeusMonitor, as its documentation has it; synchronizing is left to the benchmark, as for all tools."""
 
     name = "zeus"
@@ -156,10 +149,6 @@ class Zeus:
         """Ends it."""
         measured = self.monitor.end_window(window, sync_execution=False)
         return float(1_000 * measured.gpu_energy[self.index])
-
-    def in_turn(self, pause_s: float) -> float:
-        """Begins and ends each."""
-        return _one_after_the_other(self, pause_s)
 
     def close(self) -> None:
         """Holds nothing."""
@@ -204,7 +193,7 @@ def lend_processor_names() -> list[str]:
     return lent
 
 
-class CodeCarbon:
+class CodeCarbon(Tool):
     """CodeCarbon's offline tracker with tasks.
 
     It may run without the modules that it loads and a board's energy never needs, so that it can be carried to
@@ -236,10 +225,6 @@ class CodeCarbon:
         """Stops it; its answer is in kWh."""
         task = self.tracker.stop_task(window)
         return None if task is None else float(task.gpu_energy) * 3.6e9
-
-    def in_turn(self, pause_s: float) -> float:
-        """Begins and ends each."""
-        return _one_after_the_other(self, pause_s)
 
     def close(self) -> None:
         """Stops the tracker."""

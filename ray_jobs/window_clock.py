@@ -144,15 +144,14 @@ class WindowClock:
 
     def _begin(self) -> _Edge:
         power_mw = self._power_mw()
-        return self._read()._replace(power_mw=power_mw)
+        return _Edge(*self._read(), power_mw)
 
     def _end(self) -> _Edge:
-        edge = self._read()
-        return edge._replace(power_mw=self._power_mw())
+        return _Edge(*self._read(), self._power_mw())
 
-    def _read(self) -> _Edge:
+    def _read(self) -> tuple[Instant, EnergyReading | None]:
         reading = self._meter.read_energy() if self._meter is not None else None
-        return _Edge(reading.instant if reading is not None else Instant.now(), reading, None)
+        return (reading.instant if reading is not None else Instant.now()), reading
 
     def _power_mw(self) -> float | None:
         return self._meter.read_power().power_mw if self._meter is not None else None

@@ -43,8 +43,10 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Held:
     return found
 
 
-def written(database: Database, admissions: Sequence[Admission], held: Held) -> list[Outcome]:
-    """What comes of each; the first is being written while all others come to wait."""
+def written(
+    database: Database, admissions: Sequence[Admission], held: Held, gone: slice = slice(0, 0)
+) -> list[Outcome]:
+    """What comes of each; the first is being written while all others come to wait, some of which go away again."""
 
     async def write() -> list[Outcome]:
         with AdmissionGroups(database) as groups:
@@ -52,6 +54,9 @@ def written(database: Database, admissions: Sequence[Admission], held: Held) -> 
             while not held.sizes:
                 await asyncio.sleep(0.001)
             tasks += [asyncio.create_task(groups.write(each)) for each in admissions[1:]]
+            await asyncio.sleep(0)
+            for task in tasks[gone]:
+                task.cancel()
             await asyncio.sleep(0)
             held.all_wait.set()
             return await asyncio.gather(*tasks, return_exceptions=True)
@@ -191,20 +196,8 @@ def test_values_come_back_as_they_were_given(database: Database) -> None:
 def test_what_nobody_waits_for_any_more_is_not_written(database: Database, held: Held) -> None:
     admissions = [experiments.prepare(spec(name=f"n{number}")) for number in range(4)]
 
-    async def write() -> None:
-        with AdmissionGroups(database) as groups:
-            tasks = [asyncio.create_task(groups.write(admissions[0]))]
-            while not held.sizes:
-                await asyncio.sleep(0.001)
-            tasks += [asyncio.create_task(groups.write(each)) for each in admissions[1:]]
-            await asyncio.sleep(0)
-            for task in tasks[1:3]:
-                task.cancel()
-            await asyncio.sleep(0)
-            held.all_wait.set()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    asyncio.run(write())
+    outcomes = written(database, admissions, held, gone=slice(1, 3))
+    assert [isinstance(each, asyncio.CancelledError) for each in outcomes] == [False, True, True, False]
     assert held.sizes == [1, 1]
     listed = experiments.list_experiments(database).items
     assert {each.id for each in listed} == {admissions[0].id, admissions[3].id}
