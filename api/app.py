@@ -28,6 +28,7 @@ from api.metrics import ServiceMetrics
 from api.middleware import RequestContext
 from api.rates import RateLimiter
 from api.routes import ROUTERS
+from api.routes.internal import direct_events
 from api.routes.submissions import direct_submission
 from api.streams import Limits, Streams
 from services import keys
@@ -94,7 +95,7 @@ def create_app(
     assert not without_scope, f"routes that say of nobody that they may use them: {without_scope}"
     for router in ROUTERS:
         app.include_router(router)
-    app.router.routes.insert(0, direct_submission())
+    app.router.routes[:0] = [direct_submission(), direct_events()]
     pages.install(app)
     openapi.install(app, ROUTERS)
     return app

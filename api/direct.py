@@ -7,11 +7,17 @@ done, `authorize` first of all. Middleware, limits, handlers of errors and figur
 
 from collections.abc import Awaitable, Callable
 
-from fastapi import Request
+from fastapi import APIRouter, Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 from starlette.types import Receive, Scope, Send
+
+
+def route_of(router: APIRouter, endpoint: Callable[..., object]) -> APIRoute:
+    """The route by which a router answers with a function."""
+    [route] = [each for each in router.routes if isinstance(each, APIRoute) and each.endpoint is endpoint]
+    return route
 
 
 class DirectRoute(BaseRoute):
@@ -21,9 +27,9 @@ class DirectRoute(BaseRoute):
         self,
         route: APIRoute,
         answer: Callable[[Request], Awaitable[Response]],
-        is_plain: Callable[[Scope], bool],
+        is_plain: Callable[[Scope], bool] = lambda _scope: True,
     ) -> None:
-        """Args: the route, whose path has no parameters; what answers; which requests."""
+        """Args: the route, whose path has no parameters; what answers; which requests, if not all."""
         assert not route.param_convertors, f"{route.path} has parameters, which a direct route does not read"
         self._route = route
         self._methods = frozenset(route.methods or ())

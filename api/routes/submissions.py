@@ -9,14 +9,13 @@ import yaml
 from anyio import from_thread
 from fastapi import APIRouter, Header, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from fastapi.routing import APIRoute
 from pydantic import Field
 from starlette.types import Scope
 
 from api.auth import CallerDependency, authorize, needs
 from api.bodies import RawBody, is_short, parse_spec, raw_body
 from api.context import Context, ContextDependency, context_of
-from api.direct import DirectRoute
+from api.direct import DirectRoute, route_of
 from api.errors import ApiError
 from api.examples import SPEC
 from api.openapi import problems
@@ -161,8 +160,6 @@ router.add_api_route(
 
 def direct_submission() -> DirectRoute:
     """The short way to `submit`, for all but those whose Idempotency-Key is to be refused."""
-    [route] = router.routes
-    assert isinstance(route, APIRoute)
 
     async def answer_it(request: Request) -> Response:
         caller = await authorize(request)
@@ -170,7 +167,7 @@ def direct_submission() -> DirectRoute:
         key = next(iter(_keys(request.scope)), None)
         return await submit(request, body, context_of(request), caller, key)
 
-    return DirectRoute(route, answer_it, _is_plain)
+    return DirectRoute(route_of(router, submit), answer_it, _is_plain)
 
 
 def _is_plain(scope: Scope) -> bool:
