@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from phantom_core.protocol import BoardStates, Event, ExperimentStarted, Metrics, PowerSamples, Window
 from services.bulk import BlockRow, insert_blocks
 from services.event_limits import document, name, number, text
-from services.metric_blocks import pack as pack_points
+from services.metric_packing import pack as pack_points
 from services.power_blocks import LONGEST_BLOCK_S, Readings, cut, moment, pack, readings_of
 from services.subjects import Subject, Touched
 from services.tables import BoardStateBlock, Device, PowerSample

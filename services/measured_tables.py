@@ -105,7 +105,7 @@ class MetricBlock(Base):
     """The smallest of their steps."""
     point_count: Mapped[int]
     points: Mapped[bytes] = mapped_column(Blob)
-    """All of them, packed by `metric_blocks.py`."""
+    """All of them, packed by `metric_packing.py`."""
 
     __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012 - read by SQLAlchemy
 

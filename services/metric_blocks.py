@@ -1,14 +1,8 @@
-"""Metric points of one event packed into one value: exact, decoded by numpy, many blocks of one shape at once.
+"""Blocks of metric points read back: decoded by numpy, many blocks of one shape at once.
 
-Layout: one byte version; one byte of widths; the distinct names, joined by commas and ended by a line feed; then
-little-endian columns, each with one entry per point in the order in which they were told: steps less the block's
-first step, unsigned, of 0, 1, 2, 4 or 8 bytes; the name's place in the list, of 0 (a single name), 1, 2 or 4 bytes;
-float64 values, whatever they are (NaN is data); and, each only if one is known, float64 energies in millijoules and
-training seconds, where NaN says that one is unknown. The first step lies beside the block, in a column of its own.
+How they are laid out, and made, is in `metric_packing.py`.
 """
 
-import math
-import struct
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,15 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from phantom_core.protocol import MetricPoint
-
-_VERSION = 1
-_UNSIGNED = ("", "B", "H", "I", "Q")
-"""Codes of `struct` for whole numbers of 0, 1, 2, 4 and 8 bytes; the place in this row is what a block notes."""
-_SIZES = (0, 1, 2, 4, 8)
-_NAMES_SHIFT = 3
-_HAS_ENERGY = 1 << 6
-_HAS_SECONDS = 1 << 7
+from services.metric_packing import HAS_ENERGY, HAS_SECONDS, NAMES_SHIFT, SIZES, UNSIGNED, VERSION
 
 
 @dataclass(frozen=True)
@@ -46,45 +32,6 @@ class Points:
     """Gross training energy so far, millijoules; NaN if unknown."""
     training_s: NDArray[np.float64]
     """Training seconds so far; NaN if unknown."""
-
-
-@dataclass(frozen=True)
-class Block:
-    """One event's points."""
-
-    first_step: int
-    """The smallest step, which the others are counted from."""
-    packed: bytes
-    """See the module's description."""
-
-
-def pack(points: Sequence[MetricPoint]) -> Block:
-    """The points of one event; there is at least one, and every step fits in 64 bits.
-
-    An energy or a time that isn't finite counts as unknown.
-    """
-    count = len(points)
-    assert points, "an event without points has no block"
-    steps = [point.step for point in points]
-    first = min(steps)
-    told = [point.name for point in points]
-    places = {name: place for place, name in enumerate(dict.fromkeys(told))}
-    step_width, name_width = _width(max(steps) - first), _width(len(places) - 1)
-    energies, seconds = [point.energy_mj for point in points], [point.training_s for point in points]
-    columns = []
-    if step_width:
-        columns.append(struct.pack(f"<{count}{_UNSIGNED[step_width]}", *[step - first for step in steps]))
-    if name_width:
-        columns.append(struct.pack(f"<{count}{_UNSIGNED[name_width]}", *map(places.__getitem__, told)))
-    columns.append(struct.pack(f"<{count}d", *[point.value for point in points]))
-    widths = step_width | name_width << _NAMES_SHIFT
-    for figures, flag in ((energies, _HAS_ENERGY), (seconds, _HAS_SECONDS)):
-        if figures.count(None) < count:
-            known = [_known(figure) for figure in figures]
-            columns.append(struct.pack(f"<{count}d", *known))
-            widths |= flag
-    header = bytes((_VERSION, widths)) + ",".join(places).encode() + b"\n"
-    return Block(first, b"".join((header, *columns)))
 
 
 def unpack(first_steps: Sequence[int], packed: Sequence[bytes]) -> Points:
@@ -140,11 +87,11 @@ def _unpack_alike(
     places: dict[str, int],
 ) -> _Columns:
     version, widths = header[0], header[1]
-    if version != _VERSION:
-        raise ValueError(f"metric block of version {version}; this version of Ghostwatt reads {_VERSION}")
-    step_code, name_code = widths & 7, widths >> _NAMES_SHIFT & 7
-    point_bytes = 8 * (1 + bool(widths & _HAS_ENERGY) + bool(widths & _HAS_SECONDS))
-    point_bytes += _SIZES[step_code] + _SIZES[name_code]
+    if version != VERSION:
+        raise ValueError(f"metric block of version {version}; this version of Ghostwatt reads {VERSION}")
+    step_code, name_code = widths & 7, widths >> NAMES_SHIFT & 7
+    point_bytes = 8 * (1 + bool(widths & HAS_ENERGY) + bool(widths & HAS_SECONDS))
+    point_bytes += SIZES[step_code] + SIZES[name_code]
     blocks, length = len(packed), len(packed[0])
     count = (length - len(header)) // point_bytes
     rows = np.frombuffer(b"".join(packed), np.uint8).reshape(blocks, length)
@@ -153,13 +100,13 @@ def _unpack_alike(
     step = np.broadcast_to(first, (blocks, count))
     if step_code:
         # Wraps around where it must: from the least to the greatest step is more than a signed number holds.
-        step = (first.view(np.uint64) + column(_UNSIGNED[step_code]).astype(np.uint64)).view(np.int64)
+        step = (first.view(np.uint64) + column(UNSIGNED[step_code]).astype(np.uint64)).view(np.int64)
     local = np.array([places[name] for name in _names(header)], np.intp)
-    name = local[column(_UNSIGNED[name_code])] if name_code else np.full((blocks, count), local[0], np.intp)
+    name = local[column(UNSIGNED[name_code])] if name_code else np.full((blocks, count), local[0], np.intp)
     value = column("d")
     unknown = np.full((blocks, count), np.nan)
-    energy_mj = column("d") if widths & _HAS_ENERGY else unknown
-    training_s = column("d") if widths & _HAS_SECONDS else unknown
+    energy_mj = column("d") if widths & HAS_ENERGY else unknown
+    training_s = column("d") if widths & HAS_SECONDS else unknown
     block = np.repeat(np.array(numbers, np.intp), count)
     return name.ravel(), block, step.ravel(), value.ravel(), energy_mj.ravel(), training_s.ravel()
 
@@ -179,15 +126,6 @@ def _columns_after(start: int, rows: NDArray[np.uint8], count: int) -> Callable[
 
 def _names(header: bytes) -> list[str]:
     return header[2:-1].decode().split(",")
-
-
-def _width(largest: int) -> int:
-    """Place in `_UNSIGNED` of the narrowest numbers that hold it."""
-    return next(place for place, size in enumerate(_SIZES) if largest < 1 << 8 * size)
-
-
-def _known(figure: float | None) -> float:
-    return math.nan if figure is None or not math.isfinite(figure) else figure
 
 
 _NONE = Points(

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from phantom_core.protocol import Event, MetricPoint, Metrics
 from services import histories
 from services.database import Database
-from services.metric_blocks import Block, Points, pack, unpack
+from services.metric_blocks import Points, unpack
+from services.metric_packing import Block, pack
 from services.summaries import name_of
 from tests.services.simulated_job import begun, deliver
 
