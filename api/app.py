@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from anyio import to_thread
@@ -34,6 +35,8 @@ from api.streams import Limits, Streams
 from services import keys
 from services.admission_groups import AdmissionGroups
 from services.database import Database
+from services.known_jobs import KnownJobs
+from services.point_groups import PointGroups
 from services.settings import Settings
 
 
@@ -115,7 +118,11 @@ async def _lifespan(
         await to_thread.run_sync(prepare, database, settings)
         keys_required = settings.require_keys or not is_loopback(settings.host)
         try:
-            async with Streams(database, limits) as streams, _admitting(database) as admissions:
+            async with (
+                Streams(database, limits) as streams,
+                _closing_in_a_thread(AdmissionGroups(database)) as admissions,
+                _closing_in_a_thread(PointGroups(database)) as points,
+            ):
                 metrics.watch(database, lambda: streams.count)
                 app.state.context = Context(
                     settings=settings,
@@ -126,6 +133,8 @@ async def _lifespan(
                     streams=streams,
                     metrics=metrics,
                     admissions=admissions,
+                    points=points,
+                    known_jobs=KnownJobs(),
                     in_flight=InFlight(),
                     heavy=HeavyDocuments(),
                 )
@@ -138,14 +147,16 @@ async def _lifespan(
                 await to_thread.run_sync(background.stop)
 
 
+_Groups = TypeVar("_Groups", AdmissionGroups, PointGroups)
+
+
 @asynccontextmanager
-async def _admitting(database: Database) -> AsyncIterator[AdmissionGroups]:
-    admissions = AdmissionGroups(database)
+async def _closing_in_a_thread(groups: _Groups) -> AsyncIterator[_Groups]:
     try:
-        yield admissions
+        yield groups
     finally:
-        # In a thread: what still waits is answered through the event loop.
-        await to_thread.run_sync(admissions.close)
+        # What still waits is answered through the event loop, which must not wait for it.
+        await to_thread.run_sync(groups.close)
 
 
 def prepare(database: Database, settings: Settings) -> None:

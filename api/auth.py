@@ -116,6 +116,16 @@ async def authorize_job(request: Request, _caller: Annotated[object, Depends(aut
         return await run_in_threadpool(_verified, request, partial(keys.verify_job, context.database, token))
 
 
+def known_job(request: Request) -> tuple[str, Caller | None]:
+    """A job's token that `authorize` has let through, and whose it was when it was last good, if this process knows.
+
+    Whoever goes by that must look whether the key is good still, where it counts: in the transaction that it writes in.
+    """
+    token = _token(request)
+    assert token is not None, "authorize has let no request without a token through"
+    return token, context_of(request).known_jobs.find(token)
+
+
 JobDependency = Annotated[Caller, Depends(authorize_job)]
 
 

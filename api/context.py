@@ -14,6 +14,8 @@ from api.streams import Streams
 from phantom_core.checks import Capacity
 from services.admission_groups import AdmissionGroups
 from services.database import Database
+from services.known_jobs import KnownJobs
+from services.point_groups import PointGroups
 from services.settings import Settings
 
 
@@ -37,6 +39,10 @@ class Context:
     """Figures of this process."""
     admissions: AdmissionGroups
     """What writes submissions."""
+    points: PointGroups
+    """What writes batches of metric points."""
+    known_jobs: KnownJobs
+    """Jobs that sent something before; of the event loop alone."""
     in_flight: InFlight
     """Submissions that are under way."""
     heavy: HeavyDocuments

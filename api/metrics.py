@@ -14,7 +14,6 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 import phantom_core
-from phantom_core.protocol import EventBatch, Metrics, PowerSamples
 from services import census
 from services.census import Census
 from services.database import Database
@@ -77,17 +76,24 @@ class ServiceMetrics:
         if began_s is not None:
             self._seconds.labels(known).observe(began_s)
 
-    def ingested(self, batch: EventBatch, result: IngestResult) -> None:
-        """Counts one batch of events."""
-        self._events.labels("accepted").inc(result.accepted)
-        self._events.labels("duplicate").inc(result.duplicates)
-        self._events.labels("rejected").inc(sum(result.rejected.values()))
-        for event in batch.events:
-            match event.payload:
-                case Metrics() as metrics:
-                    self._points.labels("metric").inc(len(metrics.points))
-                case PowerSamples() as samples:
-                    self._points.labels("power").inc(len(samples.at))
+    def ingested(self, result: IngestResult, *, metric_points: int, power_points: int = 0) -> None:
+        """Counts one batch of events.
+
+        Args:
+            result: What became of them.
+            metric_points: Of all of them.
+            power_points: Likewise.
+        """
+        outcomes = {
+            "accepted": result.accepted,
+            "duplicate": result.duplicates,
+            "rejected": sum(result.rejected.values()),
+        }
+        for outcome, count in outcomes.items():
+            self._events.labels(outcome).inc(count)
+        for series, count in (("metric", metric_points), ("power", power_points)):
+            if count:
+                self._points.labels(series).inc(count)
 
     def watch(self, database: Database, streams: Callable[[], int]) -> None:
         """Adds what is looked at only when somebody asks: once, when the service starts.
