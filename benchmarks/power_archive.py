@@ -1,4 +1,4 @@
-"""Millions of power samples in a database, as jobs send them, for `benchmarks/service.py`."""
+"""Millions of power samples as jobs send them and the service keeps them, for `benchmarks/service.py`."""
 
 import time
 from collections.abc import Iterable
@@ -7,13 +7,17 @@ from itertools import islice
 
 from phantom_core.protocol import Event, PowerSamples
 from services.database import Database
+from services.mishaps import Mishaps
+from services.power_joining import join_all
 from services.runs import list_runs
 from tests.services.simulated_job import Figures, SimulatedJob, begun, deliver, spec
 
 EVENTS_PER_BATCH = 100
 WINDOW_S = 60.0
 ROUNDS = 5
-SHORT = Figures(window_s=WINDOW_S, windows=10)
+READINGS_PER_EVENT = 20
+"""Two seconds of a board, as a job's sampler sends them."""
+SHORT = Figures(window_s=WINDOW_S, windows=10, readings_per_event=READINGS_PER_EVENT)
 ONE_ARM = {"strategy": "tensor", "name": "tensor", "world_size": 2}
 SAMPLES_OF_WINDOW = 2 * (round(WINDOW_S * 10) + 1)
 """Two boards at ten a second, both ends included."""
@@ -31,6 +35,8 @@ class Archive:
     """A run that half of all samples belong to."""
     rates_per_s: list[float]
     """Samples a second that each short experiment's job could store, in order."""
+    joining_s: float
+    """Seconds of joining blocks, which a service does in the background, a little at a time."""
 
 
 def fill(database: Database, samples: int) -> Archive:
@@ -43,10 +49,12 @@ def fill(database: Database, samples: int) -> Archive:
     Returns:
         What there is now.
     """
-    archive = Archive(0, [], "", [])
+    archive = Archive(0, [], "", [], 0.0)
     archive.experiments.append(_store(database, archive, SHORT, rated=True, measurement={"rounds": ROUNDS}))
     windows = max(1, samples // 2 // SAMPLES_OF_WINDOW)
-    figures = Figures(window_s=WINDOW_S, windows=windows, steps=windows)
+    figures = Figures(
+        window_s=WINDOW_S, windows=windows, steps=windows, readings_per_event=READINGS_PER_EVENT
+    )
     long = _store(database, archive, figures, arms=[ONE_ARM], measurement={"rounds": 1})
     archive.long_run = _first_run(database, long)
     while archive.samples < samples:
@@ -54,6 +62,10 @@ def fill(database: Database, samples: int) -> Archive:
             _store(database, archive, SHORT, rated=True, measurement={"rounds": ROUNDS})
         )
         print(f"  {archive.samples:,} of {samples:,} samples", flush=True)
+    began, mishaps = time.perf_counter(), Mishaps()
+    while join_all(database, mishaps):
+        pass
+    archive.joining_s = time.perf_counter() - began
     return archive
 
 

@@ -247,6 +247,7 @@ def archive(arguments: argparse.Namespace, folder: Path, fresh: Fresh) -> list[R
             "long_power_plot_p99_ms": plotted_long.quantile_ms(0.99),
             "samples_per_s_on_empty": first,
             "samples_per_s_on_full": last,
+            "joining_s": stored.joining_s,
         }
     ]
 

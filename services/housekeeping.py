@@ -18,6 +18,8 @@ class Swept:
     """Comparisons that were missing."""
     pruned: int
     """Rows of old power samples and board states."""
+    joined: int
+    """Long blocks of power readings that were made of small ones."""
 
 
 def sweep(
@@ -37,4 +39,12 @@ def sweep(
         pruned=0
         if power_retention_days is None
         else tried.attempt("pruning", partial(deletion.prune_power, db, power_retention_days), 0),
+        joined=tried.attempt("joining power", partial(_join_power, db, tried), 0),
     )
+
+
+def _join_power(db: Database, mishaps: Mishaps) -> int:
+    # Not at the top: it brings NumPy, which a service needs at the first power reading, not to start.
+    from services.power_joining import join_all
+
+    return join_all(db, mishaps)

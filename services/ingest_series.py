@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import Any
 
-import numpy as np
 from sqlalchemy import insert, select
 from sqlalchemy.orm import Session
 
@@ -13,7 +12,8 @@ from phantom_core.protocol import BoardStates, Event, ExperimentStarted, Metrics
 from services.bulk import BlockRow, insert_blocks
 from services.event_limits import document, name, number, text
 from services.metric_packing import pack as pack_points
-from services.power_blocks import LONGEST_BLOCK_S, Readings, cut, moment, pack, readings_of
+from services.power_blocks import LONGEST_BLOCK_S, Readings, cut, readings_of
+from services.power_rows import columns_of
 from services.subjects import Subject, Touched
 from services.tables import BoardStateBlock, Device, PowerSample
 from services.tables import Window as WindowRow
@@ -170,21 +170,11 @@ def _window_row(window: Window, event: Event, subject: Subject, device_key: int)
 
 
 def _power_row(method: str, readings: Readings, subject: Subject, device_key: int) -> dict[str, object]:
-    power_mw = readings.power_mw[~np.isnan(readings.power_mw)]
     return {
         "device_key": device_key,
         "experiment_attempt": subject.experiment_attempt,
         "method": method,
-        "started_at": moment(int(readings.at_us.min())),
-        "ended_at": moment(int(readings.at_us.max())),
-        "started_monotonic_s": float(readings.monotonic_s.min()),
-        "ended_monotonic_s": float(readings.monotonic_s.max()),
-        "sample_count": len(readings.power_mw),
-        "missing_count": len(readings.power_mw) - len(power_mw),
-        "least_mw": float(power_mw.min()) if len(power_mw) else None,
-        "mean_mw": float(power_mw.mean()) if len(power_mw) else None,
-        "greatest_mw": float(power_mw.max()) if len(power_mw) else None,
-        "readings": pack(readings),
+        **columns_of(readings),
     }
 
 

@@ -77,6 +77,7 @@ def _began_s(session: Session, device: int, attempt: Attempt) -> float | None:
     block = session.execute(
         select(PowerSample.started_at, PowerSample.started_monotonic_s)
         .where(PowerSample.device_key == device, PowerSample.experiment_attempt == attempt.experiment_attempt)
+        .order_by(PowerSample.started_monotonic_s, PowerSample.key)
         .limit(1)
     ).first()
     if block is None or attempt.started_at is None:

@@ -7,7 +7,7 @@ On SQLite the table of metric points is its own index, so a run's history lies i
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, SmallInteger, String, Text, UniqueConstraint
+from sqlalchemy import BigInteger, ForeignKey, Index, SmallInteger, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from phantom_core.board_limits import BoardLimits
@@ -111,7 +111,11 @@ class MetricBlock(Base):
 
 
 class PowerSample(Base):
-    """A block of consecutive power readings of one device, no longer than `power_blocks.LONGEST_BLOCK_S`."""
+    """A block of power readings of one device.
+
+    As it comes it is no longer than `power_blocks.LONGEST_BLOCK_S`; `power_joining.py` makes ones of up to
+    `power_rows.LONGEST_JOINED_S` of them.
+    """
 
     __tablename__ = "power_samples"
 
@@ -129,11 +133,24 @@ class PowerSample(Base):
     least_mw: Mapped[float | None]
     mean_mw: Mapped[float | None]
     greatest_mw: Mapped[float | None]
+    outline: Mapped[bytes | None] = mapped_column(Blob)
+    """Figures of its parts, packed by `power_parts.py`; None in a block as it came. SQLite finds what stands before
+    the readings without walking through them."""
+    parts: Mapped[bytes | None] = mapped_column(Blob)
+    """The same of smaller parts."""
     readings: Mapped[bytes] = mapped_column(Blob)
     """All of them, packed by `power_blocks.py`."""
 
     __table_args__ = (
         Index("ix_power_samples_series", "device_key", "experiment_attempt", "started_monotonic_s"),
+        Index(
+            "ix_power_samples_unjoined",
+            "device_key",
+            "experiment_attempt",
+            "started_monotonic_s",
+            sqlite_where=text("parts IS NULL"),
+            postgresql_where=text("parts IS NULL"),
+        ),
     )
 
 

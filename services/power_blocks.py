@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from phantom_core.protocol import PowerSamples
 
 LONGEST_BLOCK_S = 60.0
-"""No block is longer, so that a search for a stretch of time knows how far back to begin."""
+"""No block is stored longer than this; `power_joining.py` makes longer ones of them."""
 
 _VERSION = 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -53,7 +53,7 @@ def readings_of(samples: PowerSamples) -> Readings:
     if not np.isfinite(monotonic_s).all():
         raise ValueError("a monotonic time of a power series is not finite")
     return Readings(
-        at_us=np.fromiter(((at - _EPOCH) // _MICROSECOND for at in samples.at), np.int64, length),
+        at_us=np.fromiter(map(microseconds, samples.at), np.int64, length),
         monotonic_s=monotonic_s,
         power_mw=_floats(samples.power_mw),
         utilization_percent=_floats(samples.utilization_percent) if samples.utilization_percent else None,
@@ -116,20 +116,38 @@ def cut(readings: Readings) -> list[Readings]:
 
 
 def joined(blocks: Sequence[Readings]) -> Readings:
-    """Blocks of one device as one series, in order of the monotonic clock."""
+    """Blocks of one device as one series, in order of the monotonic clock; of equal times the earlier block's first."""
     monotonic_s = np.concatenate([block.monotonic_s for block in blocks])
     order = np.argsort(monotonic_s, kind="stable")
     return Readings(
         at_us=np.concatenate([block.at_us for block in blocks])[order],
         monotonic_s=monotonic_s[order],
         power_mw=np.concatenate([block.power_mw for block in blocks])[order],
-        utilization_percent=None,
+        utilization_percent=_joined_utilization(blocks, order),
     )
 
 
 def moment(at_us: int) -> datetime:
     """The instant of a reading."""
     return _EPOCH + int(at_us) * _MICROSECOND
+
+
+def microseconds(at: datetime) -> int:
+    """An instant as a block keeps it, since 1970."""
+    return (at - _EPOCH) // _MICROSECOND
+
+
+def _joined_utilization(blocks: Sequence[Readings], order: NDArray[np.intp]) -> NDArray[np.float64] | None:
+    """Utilisation of all; NaN in blocks that have none, None if none has any."""
+    columns = [block.utilization_percent for block in blocks]
+    if all(column is None for column in columns):
+        return None
+    return np.concatenate(
+        [
+            np.full(len(block.monotonic_s), np.nan) if column is None else column
+            for block, column in zip(blocks, columns, strict=True)
+        ]
+    )[order]
 
 
 def _floats(values: Sequence[float | None]) -> NDArray[np.float64]:

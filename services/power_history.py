@@ -3,25 +3,25 @@
 import math
 from collections.abc import Sequence
 from datetime import datetime
-from itertools import groupby
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, Float, Integer, cast, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from services.database import Database, driver_instants
+from services.database import Database
 from services.errors import NotFound, QueryError
 from services.histories import DEFAULT_POINTS, MOST_POINTS
-from services.power_blocks import LONGEST_BLOCK_S, Readings, joined, moment, unpack
+from services.power_blocks import Readings, joined, moment, unpack
+from services.power_parts import COARSE, Parts, between, merged
+from services.power_rows import FIGURES, LONGEST_JOINED_S, parts_in
 from services.run_windows import Stretch, stretches, windows
 from services.tables import PowerSample, Run
 from services.views import PowerHistory, PowerSeries
 
 DECODED = 500
-"""Blocks of a series that are still decoded; longer ones are merged from their blocks' own figures."""
+"""Blocks of a series that are still decoded; longer ones are merged from the figures of their blocks' parts."""
 DECODED_SAMPLES = 50_000
 """Samples that may be in them."""
 
@@ -58,73 +58,65 @@ def power_history(
         )
 
 
-_Bucket = tuple[str, int, datetime | str, float | None, float | None, float | None, int, int]
-"""Method, number, begin, mean, least and greatest power, samples and blocks, as the driver gives them."""
-
-
 def _series(session: Session, stretch: Stretch, max_points: int) -> list[PowerSeries]:
     within = (
         PowerSample.device_key == stretch.device.key,
         PowerSample.experiment_attempt == stretch.experiment_attempt,
-        PowerSample.started_monotonic_s >= stretch.start_s - LONGEST_BLOCK_S,
+        PowerSample.started_monotonic_s >= stretch.start_s - LONGEST_JOINED_S,
         PowerSample.started_monotonic_s <= stretch.end_s,
         PowerSample.ended_monotonic_s >= stretch.start_s,
     )
+    found = session.execute(
+        select(PowerSample.method, func.count(), func.sum(PowerSample.sample_count))
+        .where(*within)
+        .group_by(PowerSample.method)
+        .order_by(PowerSample.method)
+    ).all()
     made = []
-    for method, found in groupby(_buckets(session, within, stretch, max_points), key=itemgetter(0)):
-        *_, starts, mean, least, greatest, samples, blocks = zip(*found, strict=True)
-        if sum(blocks) <= DECODED and sum(samples) <= DECODED_SAMPLES:
-            chosen = select(PowerSample.readings).where(*within, PowerSample.method == method)
+    for method, blocks, samples in found:
+        of_method = (*within, PowerSample.method == method)
+        if blocks <= DECODED and samples <= DECODED_SAMPLES:
+            chosen = select(PowerSample.readings).where(*of_method).order_by(*_IN_ORDER)
             readings = joined([unpack(block) for block in session.scalars(chosen)])
             series = _from_readings(readings, stretch, method, max_points)
         else:
-            # The columns' types are the database's promise, so nothing is checked again.
-            series = PowerSeries.model_construct(
-                **_names(stretch, method),
-                at=driver_instants(starts),
-                power_mw=mean,
-                least_mw=least,
-                greatest_mw=greatest,
-                sample_count=sum(samples),
-                bucket_s=_bucket_s(stretch, max_points),
-            )
+            # Two parts in each bucket are enough for a curve as fine as was asked for.
+            is_long = samples >= 2 * COARSE * max_points
+            figures = PowerSample.outline if is_long else PowerSample.parts
+            series = _from_parts(_parts(session, figures, of_method), stretch, method, max_points)
         if series.sample_count:
             made.append(series)
     return made
 
 
-def _buckets(
-    session: Session, within: Sequence[ColumnElement[bool]], stretch: Stretch, max_points: int
-) -> Sequence[_Bucket]:
-    """Blocks merged by the database from their own figures, by method and in order of time.
+_IN_ORDER = (PowerSample.started_monotonic_s, PowerSample.key)
 
-    A block belongs to the bucket that it begins in.
-    """
-    place = (PowerSample.started_monotonic_s - stretch.start_s) / _bucket_s(stretch, max_points)
-    # SQLite cuts off what PostgreSQL would round, and may be built without floor.
-    is_sqlite = session.get_bind().dialect.name == "sqlite"
-    number = cast(place if is_sqlite else func.floor(place), Integer)
-    known = PowerSample.sample_count - PowerSample.missing_count
-    statement = (
-        select(
-            PowerSample.method,
-            number.label("number"),
-            func.min(PowerSample.started_at),
-            func.sum(PowerSample.mean_mw * known) / func.nullif(cast(func.sum(known), Float), 0.0),
-            func.min(PowerSample.least_mw),
-            func.max(PowerSample.greatest_mw),
-            func.sum(PowerSample.sample_count),
-            func.count(),
-        )
-        .where(*within)
-        .group_by(PowerSample.method, "number")
-        .order_by(PowerSample.method, "number")
-    )
+
+def _parts(
+    session: Session, figures: InstrumentedAttribute[bytes | None], of_method: Sequence[ColumnElement[bool]]
+) -> Parts:
     # The driver's own tuples: SQLAlchemy's rows and instants take longer than the database does.
+    statement = select(figures, *FIGURES).where(*of_method).order_by(*_IN_ORDER)
     cursor = session.connection().execute(statement).cursor
     assert cursor is not None, "a SELECT has one"
-    buckets: Sequence[_Bucket] = cursor.fetchall()
-    return buckets
+    return parts_in(cursor.fetchall())
+
+
+def _from_parts(parts: Parts, stretch: Stretch, method: str, max_points: int) -> PowerSeries:
+    """The curve of parts, each in the bucket that it begins in."""
+    parts = between(parts, stretch.start_s, stretch.end_s)
+    bucket_s = _bucket_s(stretch, max_points)
+    buckets = merged(parts, stretch.start_s, bucket_s, max_points)
+    # Made of numbers here, so nothing is checked again.
+    return PowerSeries.model_construct(
+        **_names(stretch, method),
+        at=_moments(buckets.at_us),
+        power_mw=_known(buckets.mean_mw),
+        least_mw=_known(buckets.least_mw),
+        greatest_mw=_known(buckets.greatest_mw),
+        sample_count=int(parts["known"].sum() + parts["missing"].sum()),
+        bucket_s=bucket_s,
+    )
 
 
 def _from_readings(readings: Readings, stretch: Stretch, method: str, max_points: int) -> PowerSeries:
@@ -147,7 +139,7 @@ def _from_readings(readings: Readings, stretch: Stretch, method: str, max_points
         least, greatest = np.fmin.reduceat(power_mw, starts), np.fmax.reduceat(power_mw, starts)
     return PowerSeries(
         **_names(stretch, method),
-        at=tuple(moment(at) for at in at_us[starts].tolist()),
+        at=_moments(at_us[starts]),
         power_mw=_known(mean),
         least_mw=_known(least),
         greatest_mw=_known(greatest),
@@ -170,5 +162,11 @@ def _names(stretch: Stretch, method: str) -> dict[str, Any]:
     }
 
 
+def _moments(at_us: NDArray[np.int64]) -> tuple[datetime, ...]:
+    return tuple([moment(at) for at in at_us.tolist()])
+
+
 def _known(values: NDArray[np.float64]) -> tuple[float | None, ...]:
-    return tuple(None if math.isnan(value) else value for value in values.tolist())
+    if not np.isnan(values).any():
+        return tuple(values.tolist())
+    return tuple([None if math.isnan(value) else value for value in values.tolist()])

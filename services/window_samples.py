@@ -23,6 +23,7 @@ from phantom_core.meters.integration import SENSOR_PERIOD_S, sensor_period_s
 from phantom_core.meters.window_integrals import integrate_windows
 from phantom_core.protocol import BoardState
 from services.power_blocks import LONGEST_BLOCK_S, joined, unpack
+from services.power_rows import LONGEST_JOINED_S
 from services.tables import (
     Attempt,
     BoardStateBlock,
@@ -113,13 +114,16 @@ class Seen:
     def in_span(cls, session: Session, span: Span) -> Self:
         """What there is of a span and a little around it."""
         rows = session.execute(
-            select(PowerSample.method, PowerSample.readings).where(
+            select(PowerSample.method, PowerSample.readings)
+            .where(
                 PowerSample.device_key == span.device_key,
                 PowerSample.experiment_attempt == span.experiment_attempt,
-                PowerSample.started_monotonic_s >= span.start_s - MARGIN_S - LONGEST_BLOCK_S,
+                PowerSample.started_monotonic_s >= span.start_s - MARGIN_S - LONGEST_JOINED_S,
                 PowerSample.started_monotonic_s <= span.end_s + MARGIN_S,
                 PowerSample.ended_monotonic_s >= span.start_s - MARGIN_S,
             )
+            # Of readings of the same instant the earlier block's come first, whether joined or not.
+            .order_by(PowerSample.started_monotonic_s, PowerSample.key)
         ).all()
         method = next((name for name in PREFERRED if any(row.method == name for row in rows)), None)
         blocks = [unpack(row.readings) for row in rows if row.method == method]

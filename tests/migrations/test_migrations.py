@@ -24,9 +24,11 @@ from services import (
     groups,
     heartbeats,
     histories,
+    housekeeping,
     job_logs,
     keys,
     leases,
+    power_history,
     revisions,
     switches,
 )
@@ -35,6 +37,7 @@ from services.database import Database
 from services.errors import DatabaseError
 from services.mishaps import Mishaps
 from services.tables import BoardStateBlock, Device
+from tests.services.rows import snapshot
 from tests.services.simulated_job import Figures, begun, deliver, ran, spec
 
 Told = tuple[str, int, float, float | None, float | None]
@@ -178,6 +181,27 @@ def test_metric_points_are_rows_to_an_earlier_version_and_blocks_again_to_this_o
         with database.read() as session:
             sources = session.execute(text("SELECT DISTINCT source FROM metric_blocks")).scalars().all()
         assert sources == ["rank-0"]
+
+
+def test_joined_power_is_short_blocks_to_an_earlier_version(empty_database_url: str) -> None:
+    with Database(empty_database_url) as database:
+        database.migrate()
+        identifier = ran(database, spec(), {"phantom": Figures(windows=30)})
+        run = f"{identifier}-r000-a00"
+        before, power = snapshot(database, identifier), power_history.power_history(database, run)
+        assert housekeeping.sweep(database).joined > 0
+        database.migrate("0008")
+        with database.read() as session:
+            longest_s, blocks = session.execute(
+                text("SELECT max(ended_monotonic_s - started_monotonic_s), count(*) FROM power_samples")
+            ).one()
+        assert longest_s <= 60
+        assert blocks > 6
+        database.migrate()
+        assert snapshot(database, identifier) == before
+        assert power_history.power_history(database, run) == power
+        assert housekeeping.sweep(database).joined > 0
+        assert power_history.power_history(database, run) == power
 
 
 def test_up_down_and_up_again_leaves_an_empty_database_as_it_was(empty_database_url: str) -> None:

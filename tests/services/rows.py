@@ -1,12 +1,14 @@
 """All rows of one experiment, without what differs between two that had the same events: ids, keys, hours."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from sqlalchemy import select
 
 from services import moves, rounds
 from services.database import Database
+from services.power_blocks import unpack
 from services.tables import (
     Arm,
     Attempt,
@@ -58,9 +60,6 @@ def snapshot(db: Database, experiment_id: str) -> dict[str, list[str]]:
             Attempt: list(session.scalars(select(Attempt).where(Attempt.run_key.in_(run_keys)))),
             Window: list(session.scalars(select(Window).where(Window.experiment_id == experiment_id))),
             MetricBlock: list(session.scalars(select(MetricBlock).where(MetricBlock.run_key.in_(run_keys)))),
-            PowerSample: list(
-                session.scalars(select(PowerSample).where(PowerSample.device_key.in_(device_keys)))
-            ),
             BoardStateBlock: list(
                 session.scalars(select(BoardStateBlock).where(BoardStateBlock.device_key.in_(device_keys)))
             ),
@@ -72,10 +71,20 @@ def snapshot(db: Database, experiment_id: str) -> dict[str, list[str]]:
                 )
             ),
         }
+        power = session.scalars(select(PowerSample).where(PowerSample.device_key.in_(device_keys)))
         return {
             table.__tablename__: sorted(_text(row, names, experiment_id) for row in rows)
             for table, rows in found.items()
-        }
+        } | {PowerSample.__tablename__: sorted(each for row in power for each in _readings(row, names))}
+
+
+def _readings(block: PowerSample, names: dict[tuple[str, int], str]) -> Iterator[str]:
+    """Each reading: which block it is in is the service's own business, and changes when it joins them."""
+    found = unpack(block.readings)
+    owner = (names["device_key", block.device_key], block.experiment_attempt, block.method)
+    columns = (found.at_us.tolist(), found.monotonic_s.tolist(), found.power_mw.tolist())
+    for reading in zip(*columns, strict=True):
+        yield repr((*owner, *reading))
 
 
 def _text(row: Any, names: dict[tuple[str, int], str], experiment_id: str) -> str:

@@ -68,6 +68,8 @@ class Figures:
     outcome: RunOutcome = "succeeded"
     loss: float = 0.5
     boards: int = 2
+    readings_per_event: int | None = None
+    """Power readings of a board that are told together; None for all of a window."""
 
 
 @dataclass
@@ -210,21 +212,23 @@ class SimulatedJob:
 
     def _samples(self, figures: Figures) -> Iterator[Event]:
         """Ten readings a second of both boards over the coming training window."""
-        offsets = [number / 10 for number in range(round(figures.window_s * 10) + 1)]
-        for rank in (0, 1):
-            yield self._of_experiment(
-                self.sampler,
-                PowerSamples(
-                    host=HOST,
-                    device_uuid=uuid(rank),
-                    method="instant",
-                    at=tuple(self.at() + timedelta(seconds=offset) for offset in offsets),
-                    monotonic_s=tuple(self.clock_s + offset for offset in offsets),
-                    power_mw=tuple(
-                        figures.power_mw if rank < figures.boards else self.idle_mw for _ in offsets
+        count = round(figures.window_s * 10) + 1
+        at_once = figures.readings_per_event or count
+        for first in range(0, count, at_once):
+            offsets = [number / 10 for number in range(first, min(first + at_once, count))]
+            for rank in (0, 1):
+                power_mw = figures.power_mw if rank < figures.boards else self.idle_mw
+                yield self._of_experiment(
+                    self.sampler,
+                    PowerSamples(
+                        host=HOST,
+                        device_uuid=uuid(rank),
+                        method="instant",
+                        at=tuple(self.at() + timedelta(seconds=offset) for offset in offsets),
+                        monotonic_s=tuple(self.clock_s + offset for offset in offsets),
+                        power_mw=(power_mw,) * len(offsets),
                     ),
-                ),
-            )
+                )
 
     def _window(
         self,
