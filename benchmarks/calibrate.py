@@ -180,8 +180,7 @@ def _collectives(place: Workplace, team: Team, scope: Scope, keep: Callable[[Row
     for kind in KINDS:
         for elements in scope.collective_elements:
             keep(ceilings.collective(place, team, kind, elements, scope.seconds, dtype))
-            if kind != "all_reduce":
-                keep(ceilings.ghost_exchange(place, team, kind, elements, scope.seconds, dtype))
+            keep(ceilings.ghost_exchange(place, team, kind, elements, scope.seconds, dtype))
     keep(
         {
             "measured": "ghost exchange",

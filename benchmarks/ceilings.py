@@ -14,6 +14,7 @@ import torch
 from benchmarks.tick_windows import measured
 from benchmarks.timing import repeated, seconds_per_call
 from benchmarks.workplace import Workplace
+from phantom_core.collectives import Communicator
 from phantom_core.layer_costs import Collective, bytes_sent
 from phantom_core.plan import PlannedArm
 from phantom_core.profile import Arithmetic
@@ -86,7 +87,7 @@ def collective(
     place: Workplace, team: Team, kind: Collective, elements: int, seconds: float, dtype: torch.dtype
 ) -> Row:
     """Times a collective by the compute group's library, on a whole tensor of so many numbers."""
-    ranks, p = team.compute, team.size
+    ranks, p = Communicator(team.compute.group), team.size  # one that knows of no fused exchange
     whole = torch.randn(elements, device=place.device).to(dtype)
     part = torch.randn(elements // p, device=place.device).to(dtype)
     calls: dict[Collective, Callable[[int], object]] = {
@@ -102,16 +103,18 @@ def collective(
 def ghost_exchange(
     place: Workplace, team: Team, kind: Collective, elements: int, seconds: float, dtype: torch.dtype
 ) -> Row | None:
-    """Times the fused exchange on p ranks' ghosts of so many numbers together; None where there is none."""
+    """Times the fused exchange on a whole tensor of so many numbers, such as p ranks' ghosts; None where it can't."""
     team.compute.fuse_ghosts(place.device)
     exchange, p = team.compute.ghost_exchange, team.size
     if exchange is None or not exchange.carries(elements // p * dtype.itemsize):
         return None
     own = torch.randn(elements // p, 1, device=place.device).to(dtype)
     others = torch.randn(elements // p * (p - 1), 1, device=place.device).to(dtype)
+    whole = torch.randn(elements, device=place.device).to(dtype)
     calls: dict[Collective, Callable[[int], object]] = {
         "all_gather": lambda _: exchange.gather(own, others),
         "reduce_scatter": lambda _: exchange.reduce(others, own),
+        "all_reduce": lambda _: exchange.sum(whole),
     }
     taken_s = seconds_per_call(calls[kind], CALLS, place.device, team, seconds)
     return _link_row(team, kind, "fused", elements, dtype, taken_s)

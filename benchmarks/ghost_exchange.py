@@ -49,6 +49,7 @@ def measure(exchange: SymmetricExchange, b: int, k: int, device: torch.device) -
     given = torch.randn((p - 1) * k, b, device=device, generator=generator).to(torch.bfloat16)
     gathered, everything = torch.empty_like(given), torch.empty(p * k, b, device=device, dtype=own.dtype)
     summed, nccl_summed = torch.empty_like(own), torch.empty_like(own)
+    whole, nccl_whole = own.clone(), own.clone()
     check(exchange, own, given)
 
     sides: dict[str, Callable[[], object]] = {
@@ -56,6 +57,9 @@ def measure(exchange: SymmetricExchange, b: int, k: int, device: torch.device) -
         "nccl_all_gather": lambda: dist.all_gather_into_tensor(everything, own),
         "fused_reduce": lambda: exchange.reduce(given, summed),
         "nccl_reduce_scatter": lambda: dist.reduce_scatter_tensor(nccl_summed, everything),
+        # Sums grow p-fold with every call; that many of them are infinite soon, and as fast.
+        "fused_sum": lambda: exchange.sum(whole),
+        "nccl_all_reduce": lambda: dist.all_reduce(nccl_whole),
     }
     graphs = {name: captured(side) for name, side in sides.items()}
     times_us: dict[str, list[float]] = {name: [] for name in sides}
@@ -77,7 +81,7 @@ def measure(exchange: SymmetricExchange, b: int, k: int, device: torch.device) -
 
 
 def check(exchange: SymmetricExchange, own: torch.Tensor, given: torch.Tensor) -> None:
-    """Both directions against a plain all-gather of everything, on poisoned outputs, more often than halves."""
+    """All three kinds against a plain all-gather of everything, on poisoned outputs, more often than halves."""
     p, rank, k = dist.get_world_size(), dist.get_rank(), own.shape[0]
     for repeat in range(5):
         own.add_(repeat)
@@ -88,6 +92,10 @@ def check(exchange: SymmetricExchange, own: torch.Tensor, given: torch.Tensor) -
         expected = torch.cat([parts[source] for source in ghost_sources(rank, p)])
         if not torch.equal(gathered, expected):
             raise SystemExit(f"rank {rank}: gathered ghosts differ, repeat {repeat}")
+        everywhere = own.clone()
+        exchange.sum(everywhere)
+        if not torch.equal(everywhere, sum(part.float() for part in parts).to(own.dtype)):  # type: ignore[union-attr]
+            raise SystemExit(f"rank {rank}: sums over all ranks differ, repeat {repeat}")
         blocks = [torch.empty_like(given) for _ in range(p)]
         dist.all_gather(blocks, given)
         total = torch.zeros(own.shape, device=own.device)

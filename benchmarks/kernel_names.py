@@ -15,6 +15,7 @@ _NAMES: tuple[tuple[Part, tuple[str, ...]], ...] = (
             "ncclsymk",
             "gather_ghosts",
             "reduce_ghosts",
+            "sum_everywhere",
             "symm_mem",
             "one_shot_all",
         ),

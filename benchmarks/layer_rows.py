@@ -14,6 +14,7 @@ from phantom_core.intervals import FEWEST_PAIRS, ratio_intervals
 from phantom_core.prediction import Ceilings, floor, predict
 from phantom_core.profile import DeviceProfile, ProfileError, Transport
 from phantom_core.protocol import Exchange
+from phantom_core.spec import PhantomArm
 
 Row = dict[str, Any]
 ENERGY_TARGETS = {4096: 0.45, 8192: 0.33, 16384: 0.30}
@@ -97,7 +98,7 @@ def predicted(arm: StepArm, built: Built, profile: DeviceProfile | str) -> Row:
             dataset.placement,
             profile,
             mode="graph" if trainer is None else trainer.step_mode,
-            ghost_transport=transport_of(trainer.exchange.name) if trainer is not None else None,
+            small_transport=small_transport(arm, trainer.exchange.name) if trainer is not None else None,
         )
     except ProfileError as error:
         return {"reason": str(error)}
@@ -114,8 +115,15 @@ def predicted(arm: StepArm, built: Built, profile: DeviceProfile | str) -> Row:
     }
 
 
-def transport_of(exchange: Exchange | None) -> Transport | None:
-    """What a profile calls that which carried an arm's exchanges."""
+def small_transport(arm: StepArm, exchange: Exchange | None) -> Transport | None:
+    """What a profile calls that which carried an arm's small messages; None is the fastest that it knows.
+
+    Args:
+        arm: Which.
+        exchange: What carried its hidden layers' messages, which of a phantom arm are all small.
+    """
+    if not isinstance(arm.planned.arm, PhantomArm):
+        return None
     return "fused" if exchange == "symmetric_memory" else exchange
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.layer_rows import transport_of
+from benchmarks.layer_rows import small_transport
 from benchmarks.quote import origin
 from benchmarks.record import record
 from benchmarks.step_arms import Size, StepArm, arms, rows
@@ -116,7 +116,7 @@ def _prediction(row: Row, profile: DeviceProfile) -> Prediction:
         dataset.placement,
         profile,
         mode=row["step_mode"],
-        ghost_transport=transport_of(row["transport"]),
+        small_transport=small_transport(arm, row["transport"]),
     )
 
 

@@ -78,11 +78,13 @@ class _SilentExchange:
             torch.cuda.current_stream(self._side.device).wait_stream(self._side)
 
     def gather(self, own: torch.Tensor, gathered: torch.Tensor) -> None:
-        blocks = gathered.view(-1, *own.shape)
-        blocks.copy_(own.expand_as(blocks))
+        first = own[0] if own.dim() == 3 else own  # of several parts
+        blocks = gathered.view(-1, *first.shape)
+        blocks.copy_(first.expand_as(blocks))
 
     def reduce(self, contributions: torch.Tensor, own: torch.Tensor) -> None:
-        own.copy_(contributions[: own.shape[0]])
+        first = contributions[0] if contributions.dim() == 3 else contributions
+        own.copy_(first[: own.shape[0]])
 
 
 class _Done:

@@ -87,7 +87,6 @@ def workplace() -> Iterator[Workplace]:
             device=device,
             sizes=team_sizes(world_size),
             longest_wait_s=LONGEST_WAIT_S,
-            ghost_sizes=team_sizes(world_size),
         ) as ranks,
         open_meter(request) as meter,
     ):

@@ -22,7 +22,7 @@ from phantom_core.functional_collectives import FunctionalCollectives
 from phantom_core.ghost_exchange import ArenaChoice, ExchangeChoice, SymmetricExchange, choose_exchange
 from phantom_core.layer_costs import Collective, bytes_sent
 from phantom_core.side_lane import SideLane
-from phantom_core.waiting import Pending, SlicedWait, abort
+from phantom_core.waiting import Joined, Pending, SlicedWait, abort
 
 # torch 2.13 renamed both functions and warns at the old names; 2.11 has only the old ones.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -49,8 +49,8 @@ class Traffic:
     """Number of calls by kind."""
     bytes_sent: dict[Collective, int] = field(default_factory=dict)
     """Bytes that this rank sent, by kind."""
-    fused_calls: int = 0
-    """Those of the calls that the fused ghost exchange made."""
+    fused_calls: dict[Collective, int] = field(default_factory=dict)
+    """Those of the calls that the fused exchange made, by kind."""
 
     @property
     def total_bytes_sent(self) -> int:
@@ -179,7 +179,18 @@ class Communicator:
         return self._started(_reduce_scatter(own, contributions, group=self.group, async_op=True))
 
     def all_reduce(self, tensor: torch.Tensor) -> Pending:
-        """Starts to sum a tensor over the ranks, in place."""
+        """Starts to sum a tensor over the ranks, in place; by the fused exchange where that was set up and carries it.
+
+        The fused exchange sums in rank order, in float32 at least, so that all ranks get the same to the bit.
+        """
+        exchange, size_bytes = self.ghost_exchange, tensor.numel() * tensor.element_size()
+        sums = tensor.is_floating_point() and tensor.is_contiguous()
+        if exchange is not None and sums and exchange.carries_sum(size_bytes):
+            self._look_up()
+            self._add("all_reduce", exchange.sum_bytes_sent(size_bytes), fused=True)
+            with exchange.beside():
+                exchange.sum(tensor)
+            return Joined(exchange.join)
         self.count("all_reduce", tensor.numel(), tensor.element_size())
         return self._started(dist.all_reduce(tensor, group=self.group, async_op=True))
 
@@ -220,20 +231,24 @@ class Communicator:
             kind: What it is.
             numel: Numbers in the whole, gathered or not yet scattered tensor.
             element_bytes: Bytes of each.
-            fused: Whether the fused ghost exchange makes it.
+            fused: Whether the fused exchange makes it.
         """
+        self._add(kind, bytes_sent(kind, numel, element_bytes, self.world_size), fused=fused)
+
+    def _add(self, kind: Collective, sent: int, *, fused: bool) -> None:
         if self._traffic is not None:
-            self._traffic.add(kind, bytes_sent(kind, numel, element_bytes, self.world_size))
-            self._traffic.fused_calls += int(fused)
+            self._traffic.add(kind, sent)
+            if fused:
+                self._traffic.fused_calls[kind] = self._traffic.fused_calls.get(kind, 0) + 1
 
     def fuse_ghosts(self, device: torch.device) -> str:
-        """Sets up the fused ghost exchange once, if every rank can use it; all ranks must call it.
+        """Sets up the fused exchange once, if every rank can use it; all ranks must call it.
 
         Args:
             device: This rank's device.
 
         Returns:
-            How ghosts travel from now on, and why.
+            How ghosts, and sums that are as small, travel from now on, and why.
         """
         if self._ghost_choice is None:
             self._ghost_choice = choose_exchange(self.group, device, self._ghost_arena)

@@ -222,7 +222,7 @@ def build_ffn(
             compiled=isinstance(arm, TensorArm) and arm.compiled,
             functional=isinstance(arm, TensorArm) and arm.implementation == "dtensor",
         )
-    if isinstance(arm, PhantomArm):
+    if ranks.world_size > 1:
         ranks.fuse_ghosts(where)
     ffn.to_empty(device=where)
     ffn.reset_parameters(seed)

@@ -1,7 +1,8 @@
 """The fused ghost exchange over NVLink: one kernel stores to every peer, signals, waits and collects.
 
-For small ghosts an NCCL collective costs some 17 microseconds whatever it carries; a store to a peer's memory and a
-flag cost a few. Memory comes from PyTorch's symmetric memory; NVLink multicast is not used. Where peers can't
+For small messages an NCCL collective costs some 17 microseconds whatever it carries; a store to a peer's memory and a
+flag cost a few. So small sums over all ranks travel so, too: the outputs of every layout, and whatever is as small.
+Memory comes from PyTorch's symmetric memory; NVLink multicast is not used. Where peers can't
 reach each other, or without CUDA or Triton, there is no exchange and `reason` says why; the layout then uses NCCL.
 """
 
@@ -14,16 +15,18 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from phantom_core.layer_costs import MOST_FUSED_BYTES
+
 log = logging.getLogger(__name__)
 
 MOST_BLOCKS = 64
 """Programs of one exchange at most; a conversation each."""
-TILE_BYTES = 16_384
-"""Largest tile that one program sends to one peer."""
-MOST_BYTES = MOST_BLOCKS * TILE_BYTES
-"""Of one rank's ghosts; more are NCCL's, whose bandwidth is better."""
-SMALLEST_TILE = 1_024
-"""Elements; with 128 threads that is 16 bytes each in bfloat16."""
+TILE_BYTES = MOST_FUSED_BYTES // MOST_BLOCKS
+"""Largest tile that one program sends to one peer; NCCL's bandwidth is better for larger messages than these make."""
+SMALLEST_TILE = 512
+"""Elements; with 128 threads that is 8 bytes each in bfloat16."""
+LARGE_TILE = 4_096
+"""Elements from which a program has twice the threads."""
 THREAD_WARPS = 4
 
 
@@ -117,7 +120,7 @@ class GhostArena:
 
 
 class SymmetricExchange:
-    """All-gather and reduce-scatter of ghosts in one kernel each, capturable in a CUDA graph.
+    """All-gather and reduce-scatter of ghosts, and sums, in one kernel each, capturable in a CUDA graph.
 
     Calls of all ranks must come in the same order, as with any collective; one object serves all layers of a model.
     """
@@ -142,7 +145,24 @@ class SymmetricExchange:
 
     def carries(self, size_bytes: int) -> bool:
         """Whether one rank's ghosts of that many bytes fit."""
-        return size_bytes <= MOST_BYTES
+        return size_bytes <= MOST_FUSED_BYTES
+
+    def carries_sum(self, size_bytes: int) -> bool:
+        """Whether a tensor of that many bytes can be summed."""
+        return size_bytes <= self.world_size * MOST_FUSED_BYTES
+
+    def sum_bytes_sent(self, size_bytes: int) -> int:
+        """Bytes that one rank sends for a sum of a tensor of that many."""
+        if self._at_once(size_bytes):
+            return (self.world_size - 1) * size_bytes
+        return 2 * (self.world_size - 1) * -(-size_bytes // self.world_size)
+
+    def _at_once(self, size_bytes: int) -> bool:
+        """Whether telling all numbers to all ranks takes no longer than summing a shard each and telling the result.
+
+        The latter sends 2 (p-1) / p of the tensor instead of p - 1 times it, and waits twice.
+        """
+        return size_bytes * max(1, self.world_size - 2) <= MOST_FUSED_BYTES
 
     @contextmanager
     def beside(self) -> Iterator[None]:
@@ -156,18 +176,34 @@ class SymmetricExchange:
         torch.cuda.current_stream(self._side.device).wait_stream(self._side)
 
     def gather(self, own: torch.Tensor, gathered: torch.Tensor) -> None:
-        """Every rank's own (k, b) into the others' gathered ((p-1) k, b), in block order, on the current stream."""
-        self._launch(self._kernels.gather_ghosts, own, gathered, own)
+        """Every rank's own (k, b) into the others' gathered ((p-1) k, b), in block order, on the current stream.
+
+        Own may be (parts, k, b) in a wider format: parts are added up on the way.
+        """
+        numel = gathered.numel() // (self.world_size - 1)
+        self._launch(self._kernels.gather_ghosts, own, gathered, numel, numel, parts=_parts(own))
 
     def reduce(self, contributions: torch.Tensor, own: torch.Tensor) -> None:
-        """Sums over ranks the blocks of contributions ((p-1) k, b) that are meant for this one into own (k, b)."""
-        in_double = own.dtype == torch.float64
-        self._launch(self._kernels.reduce_ghosts, contributions, own, own, sum_in_double=in_double)
+        """Sums over ranks the blocks of contributions ((p-1) k, b) that are meant for this one into own (k, b).
+
+        Contributions may be (parts, (p-1) k, b) in a wider format: parts are added up on the way.
+        """
+        in_double, parts = own.dtype == torch.float64, _parts(contributions)
+        kernel, numel = self._kernels.reduce_ghosts, own.numel()
+        self._launch(kernel, contributions, own, numel, numel, parts=parts, sum_in_double=in_double)
+
+    def sum(self, given: torch.Tensor) -> None:
+        """Sums a contiguous tensor over the ranks, in place and in rank order: all ranks get the same to the bit."""
+        in_double, numel = given.dtype == torch.float64, given.numel()
+        at_once = self._at_once(numel * given.element_size())
+        kernel = self._kernels.sum_everywhere if at_once else self._kernels.sum_by_shards
+        own = numel if at_once else -(-numel // self.world_size)
+        self._launch(kernel, given, given, numel, own, sum_in_double=in_double)
 
     def _launch(
-        self, kernel: Any, given: torch.Tensor, taken: torch.Tensor, own: torch.Tensor, **options: bool
+        self, kernel: Any, given: torch.Tensor, taken: torch.Tensor, numel: int, own: int, **options: int
     ) -> None:
-        """Starts a kernel, `own` being one rank's ghosts, on the current stream."""
+        """Starts a kernel on the current stream; `own` numbers go from one rank to one other at a time."""
         tile = _tile(own)
         kernel[(_blocks(own, tile),)](
             given,
@@ -175,13 +211,13 @@ class SymmetricExchange:
             self._handle.buffer_ptrs_dev,
             self._handle.signal_pad_ptrs_dev,
             self._epochs,
-            own.numel(),
+            numel,
             rank=self.rank,
             world=self.world_size,
             tile=tile,
             most=MOST_BLOCKS,
             tile_bytes=TILE_BYTES,
-            num_warps=THREAD_WARPS,
+            num_warps=THREAD_WARPS if tile < LARGE_TILE else 2 * THREAD_WARPS,
             **options,
         )
 
@@ -191,7 +227,11 @@ def _meet(group: dist.ProcessGroup, device: torch.device) -> None:
     dist.barrier(group, device_ids=[device.index])
 
 
-def _tile(own: torch.Tensor) -> int:
+def _parts(product: torch.Tensor) -> int:
+    return product.shape[0] if product.dim() == 3 else 1
+
+
+def _tile(own: int) -> int:
     """Elements per program: a power of two, so that no more programs run than there are conversations."""
     tile = SMALLEST_TILE
     while _blocks(own, tile) > MOST_BLOCKS:
@@ -199,8 +239,8 @@ def _tile(own: torch.Tensor) -> int:
     return tile
 
 
-def _blocks(own: torch.Tensor, tile: int) -> int:
-    return -(-own.numel() // tile)
+def _blocks(own: int, tile: int) -> int:
+    return -(-own // tile)
 
 
 def _problem(group: dist.ProcessGroup, device: torch.device) -> str | None:

@@ -22,6 +22,8 @@ from phantom_core.spec import (
 from phantom_core.task_shapes import TaskShape
 
 Collective = Literal["all_gather", "reduce_scatter", "all_reduce"]
+MOST_FUSED_BYTES = 2**20
+"""From one rank to another by the fused exchange (`ghost_exchange`); it sums p times that. More is the library's."""
 Exchange = tuple[Collective, int]
 """A collective and the elements of the whole tensor: gathered, scattered or reduced."""
 

@@ -18,10 +18,10 @@ collectives grow from four ranks to 65,536 is nothing that four could tell.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from phantom_core.layer_costs import bytes_sent
+from phantom_core.layer_costs import MOST_FUSED_BYTES, bytes_sent
 from phantom_core.profile import DeviceProfile, KnownError, Powers, Transport
 from phantom_core.spec import FeaturePlacement
-from phantom_core.step_work import BOOKKEEPING_LAUNCHES, Gemm, Segment, StepWork, Transfer, step_work
+from phantom_core.step_work import BOOKKEEPING_IN_LINE, Gemm, Segment, StepWork, Transfer, step_work
 from phantom_core.task_shapes import TaskShape
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def predict(
     profile: DeviceProfile,
     *,
     mode: Mode = "graph",
-    ghost_transport: Transport | None = None,
+    small_transport: Transport | None = None,
 ) -> Prediction:
     """Estimates a planned arm's step.
 
@@ -132,7 +132,7 @@ def predict(
         placement: Whether ranks see all features or a part each.
         profile: The device and its links.
         mode: Whether steps run in a CUDA graph.
-        ghost_transport: What carries ghosts; None takes the fused exchange if the profile has it.
+        small_transport: What carries small messages; None takes the fused exchange if the profile has it.
 
     Returns:
         The estimate.
@@ -140,7 +140,7 @@ def predict(
     Raises:
         ProfileError: The profile lacks an arithmetic, or collectives over so many ranks.
     """
-    return Predictor(profile, mode, ghost_transport).step(step_work(planned, shape, placement))
+    return Predictor(profile, mode, small_transport).step(step_work(planned, shape, placement))
 
 
 class Predictor:
@@ -149,21 +149,21 @@ class Predictor:
     Args:
         profile: The device and its links.
         mode: Whether steps run in a CUDA graph.
-        ghost_transport: What carries ghosts; None takes the fused exchange if the profile has it.
+        small_transport: What carries small messages; None takes the fused exchange if the profile has it.
     """
 
     def __init__(
         self,
         profile: DeviceProfile,
         mode: Mode = "graph",
-        ghost_transport: Transport | None = None,
+        small_transport: Transport | None = None,
     ) -> None:
         self._profile = profile
         self._mode: Mode = mode
         library: Transport = "nccl" if "nccl" in profile.transports else "gloo"
         fused: Transport = "fused" if "fused" in profile.transports else library
         self._library = library
-        self._ghosts = ghost_transport or fused
+        self._small: Transport = small_transport or fused
 
     def step(self, work: StepWork) -> Prediction:
         """Estimates one step."""
@@ -179,7 +179,7 @@ class Predictor:
             operands += segment.count * element_bytes * sum(gemm.elements for gemm in segment.gemms)
             passed += segment.count * element_bytes * sum(segment.passes_elements)
             sent += segment.count * _sent(segment.transfer, work)
-        elementwise_s += BOOKKEEPING_LAUNCHES * profile.elementwise.latency_s
+        elementwise_s += BOOKKEEPING_IN_LINE * profile.elementwise.latency_s
         update_s = work.update_bytes / profile.update_bytes_per_s
         device_s = gemm_s + elementwise_s + exposed_s + update_s
         launched_s = work.launches * profile.eager_launch_s if self._mode == "eager" else 0.0
@@ -231,9 +231,16 @@ class Predictor:
         transfer = segment.transfer
         if transfer is None:
             return 0.0
-        transport = self._ghosts if transfer.ghosts else self._library
-        curve = self._profile.link(transfer.kind, transport, work.world_size)
+        curve = self._profile.link(transfer.kind, self._transport(transfer, work), work.world_size)
         return curve.seconds(_sent(transfer, work))
+
+    def _transport(self, transfer: Transfer, work: StepWork) -> Transport:
+        # A shard of a sum, or what one rank gives to gather or scatter.
+        message_bytes = transfer.elements // work.world_size * work.element_bytes
+        measured = {(each.kind, each.transport, each.world_size) for each in self._profile.links}
+        known = (transfer.kind, self._small, work.world_size) in measured
+        fits = transfer.fusable and message_bytes <= MOST_FUSED_BYTES
+        return self._small if fits and known else self._library
 
 
 def floor(work: StepWork, ceilings: Ceilings) -> Floor:

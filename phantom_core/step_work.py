@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 Phase = Literal["forward", "backward", "update", "bookkeeping"]
 """Part of a step; bookkeeping is looking up rows and rate, the loss, and keeping it."""
 
-BOOKKEEPING_LAUNCHES = 16
+BOOKKEEPING_LAUNCHES = 10
 """Small kernels of a step besides the layers': rows, rate, targets, loss and its gradient, position."""
+BOOKKEEPING_IN_LINE = 4
+"""Those of them that the network waits for: rows, features, the difference, its gradient."""
 UPDATE_LAUNCHES = 3
 """Kernels of an update whose weights are few and small; large ones take more, which overlap."""
 
@@ -67,8 +69,8 @@ class Transfer:
     kind: Collective
     elements: int
     """Numbers of the whole tensor: gathered, not yet scattered, or reduced."""
-    ghosts: bool = False
-    """Whether the fused exchange may carry it."""
+    fusable: bool = False
+    """Whether the fused exchange carries it where that was set up and the message is small enough."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +227,7 @@ class _Layers:
         b, m = self.b, self.m
         return [
             Segment("forward", (Gemm(b, outputs, m),)),
-            *self._alone("forward", "all_reduce", outputs * b),
+            *self._alone("forward", "all_reduce", outputs * b, fusable=True),
             Segment(
                 "backward", (Gemm(b, m, outputs), Gemm(outputs, m, b)), passes_elements=self._bias(outputs)
             ),
@@ -292,8 +294,8 @@ class _Layers:
             return self._local()
         b, m, others = self.b, self.m, (self.p - 1) * k
         ghosts = self.p * k * b
-        gather = Transfer("all_gather", ghosts, ghosts=True)
-        reduce = Transfer("reduce_scatter", ghosts, ghosts=True)
+        gather = Transfer("all_gather", ghosts, fusable=True)
+        reduce = Transfer("reduce_scatter", ghosts, fusable=True)
         return [
             Segment("forward", (Gemm(k, b, m),)),
             Segment("forward", (Gemm(b, m, m),), gather),
@@ -325,10 +327,16 @@ class _Layers:
     def _beside(self, kind: Collective, elements: int, *gemms: Gemm) -> list[Segment]:
         if self.p == 1 or not self.hides:
             return [Segment("backward", gemms), *self._alone("backward", kind, elements)]
-        return [Segment("backward", gemms, Transfer(kind, elements))]
+        return [Segment("backward", gemms, Transfer(kind, elements, kind == "all_reduce"))]
 
-    def _alone(self, phase: Phase, kind: Collective, elements: int) -> list[Segment]:
-        return [Segment(phase, transfer=Transfer(kind, elements))] if self.p > 1 else []
+    def _alone(
+        self, phase: Phase, kind: Collective, elements: int, *, fusable: bool | None = None
+    ) -> list[Segment]:
+        if self.p == 1:
+            return []
+        if fusable is None:  # DTensor's collectives are the library's
+            fusable = kind == "all_reduce" and self.hides
+        return [Segment(phase, transfer=Transfer(kind, elements, fusable))]
 
     def _activation(self, width: int) -> tuple[int, ...]:
         return () if self.linear else (2 * self.b * width,)

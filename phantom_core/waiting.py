@@ -23,6 +23,21 @@ class Pending(Protocol):
         """Waits for it: on the CPU until it is done, on CUDA by making the current stream wait."""
 
 
+class Joined:
+    """An exchange on a stream of its own.
+
+    Args:
+        join: Makes the current stream wait for that one.
+    """
+
+    def __init__(self, join: Callable[[], None]) -> None:
+        self._join = join
+
+    def wait(self) -> None:
+        """Makes the current stream wait for it."""
+        self._join()
+
+
 class SlicedWait:
     """A CPU collective that is waited for in slices.
 

@@ -103,7 +103,6 @@ class Ranks:
         device: torch.device,
         sizes: Iterable[int],
         longest_wait_s: float,
-        ghost_sizes: Iterable[int] = (),
         arenas: Arenas | None = None,
         alarm_host: str | None = None,
     ) -> None:
@@ -114,9 +113,8 @@ class Ranks:
             world_size: Ranks in the worker group.
             address: `host:port` where rank 0 listens; None if this process has joined them (`joined`).
             device: This rank's device; decides between NCCL and gloo.
-            sizes: World sizes of the arms.
+            sizes: World sizes of the arms, which may use the fused exchange; the same on every rank.
             longest_wait_s: Seconds that a rank outside an arm may have to wait.
-            ghost_sizes: World sizes of the arms that want the fused ghost exchange; the same on every rank.
             arenas: Those of the worker group, so that its experiments share them; None for new ones.
             alarm_host: This host, under which the others reach it, so that a rank which fails can free the
                 others (`alarm`); None leaves them to their time-outs.
@@ -136,7 +134,7 @@ class Ranks:
         if address is not None:
             self._resources.enter_context(joined(rank, world_size, address, wait))
         try:
-            self._teams = self._make_teams({*sizes, world_size}, set(ghost_sizes), wait)
+            self._teams = self._make_teams(set(sizes), wait)
             if alarm_host is not None:
                 self._alarm = self._open_alarm(alarm_host)
         except BaseException:
@@ -203,17 +201,17 @@ class Ranks:
         if team is not None:
             team.compute.give_up(why)
 
-    def _make_teams(self, sizes: set[int], ghost_sizes: set[int], wait: timedelta) -> dict[int, Team]:
+    def _make_teams(self, arms: set[int], wait: timedelta) -> dict[int, Team]:
         """All ranks make all groups, in one order; each keeps those that it is in."""
         groups = {}
-        for size in sorted(sizes):
+        for size in sorted({*arms, self.world_size}):
             control = dist.new_group(list(range(size)), backend="gloo", timeout=wait)
             groups[size] = self._compute_group(size), control
         everyone, _ = groups[self.world_size]
         teams = {}
         for size, (compute, control) in groups.items():
             arena = _NO_ARENA
-            if size > 1 and size in ghost_sizes:
+            if size > 1 and size in arms:
                 arena = self._arenas.of(size, everyone)
             if self.rank < size:
                 self._groups += [compute, control]

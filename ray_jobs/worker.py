@@ -36,7 +36,6 @@ from phantom_core.protocol import (
     Window,
 )
 from phantom_core.tasks import Dataset, load_task
-from phantom_core.training.exchange import wants_fused_exchange
 from ray_jobs import patience
 from ray_jobs.arm_run import ArmRun
 from ray_jobs.checkpoints import Checkpoints, clear_out, identity_of
@@ -104,11 +103,6 @@ def work(
                 device=device,
                 sizes={planned.arm.world_size for planned in assignment.plan.arms},
                 longest_wait_s=resources.deadline_s,
-                ghost_sizes={
-                    planned.arm.world_size
-                    for planned in assignment.plan.arms
-                    if wants_fused_exchange(planned)
-                },
                 arenas=arenas,
                 alarm_host=ray.util.get_node_ip_address(),
             )

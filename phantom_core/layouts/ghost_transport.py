@@ -15,6 +15,11 @@ from phantom_core.collectives import Communicator
 from phantom_core.ghost_exchange import SymmetricExchange
 from phantom_core.side_lane import leaves_idle
 
+PARTS = 2
+"""Of a thin product along its inner dimension, where that is long and the local product small (decision 20)."""
+LEAST_INNER = 512
+"""Of a part."""
+
 
 def ghost_sources(rank: int, world_size: int) -> tuple[int, ...]:
     """The rank whose ghosts each block of `decompressors` on a rank reads, in the order of the blocks.
@@ -130,15 +135,33 @@ class _CollectiveReduce(Transfer):
 def _thin_product(
     ranks: Communicator, exchange: SymmetricExchange, weight: torch.Tensor, rows: torch.Tensor
 ) -> torch.Tensor:
-    """Product of a weight and rows^T, in line or on the stream that it is sent from.
+    """Product of a weight and rows^T, in line or on the stream that it is sent from; maybe in parts to be added up.
 
     The local product has as many numbers as `rows`, whose width it keeps.
+
+    Returns:
+        (out, b), or (parts, out, b) in float32, which the exchange adds up and rounds.
     """
     beside = ranks.makes_ghosts_beside
     if beside is None:
         beside = leaves_idle(rows.device, rows.numel())
     with exchange.beside() if beside else nullcontext():
-        return torch.mm(weight, rows.t())
+        if not _in_parts(rows):
+            return torch.mm(weight, rows.t())
+        left = weight.view(weight.shape[0], PARTS, -1).transpose(0, 1)  # (parts, out, m / parts)
+        right = rows.t().view(PARTS, -1, rows.shape[0])  # (parts, m / parts, b)
+        return torch.bmm(left, right, out_dtype=torch.float32)
+
+
+def _in_parts(rows: torch.Tensor) -> bool:
+    """Whether a thin product with rows (b, m) is quicker in parts.
+
+    It keeps few multiprocessors busy, each for as long as the inner dimension m takes. Beside a local product that
+    keeps more than a quarter of them busy, more programs gain nothing and cost energy.
+    """
+    m = rows.shape[1]
+    fits = m % PARTS == 0 and m // PARTS >= LEAST_INNER
+    return fits and rows.dtype == torch.bfloat16 and leaves_idle(rows.device, 4 * rows.numel())
 
 
 class _FusedGather(Transfer):
@@ -149,7 +172,8 @@ class _FusedGather(Transfer):
         self._others = x.new_empty((ranks.world_size - 1) * k, b)
         ranks.count("all_gather", k * b * ranks.world_size, x.element_size(), fused=True)
         self._exchange = exchange
-        self._own = _thin_product(ranks, exchange, compressor, x)  # (k, b), kept until joined
+        # (k, b) or in parts; kept until joined.
+        self._own = _thin_product(ranks, exchange, compressor, x)
         with exchange.beside():
             exchange.gather(self._own, self._others)
 
@@ -170,7 +194,7 @@ class _FusedReduce(Transfer):
         self._h = delta.new_empty(k, delta.shape[0])
         ranks.count("reduce_scatter", self._h.numel() * ranks.world_size, delta.element_size(), fused=True)
         self._exchange = exchange
-        # ((p-1) k, b). Kept until joined: the allocator knows nothing of the stream that reads it.
+        # ((p-1) k, b) or in parts. Kept until joined: the allocator knows nothing of the stream that reads it.
         self._blocks = _thin_product(ranks, exchange, decompressors.t(), delta)
         with exchange.beside():
             exchange.reduce(self._blocks, self._h)

@@ -111,7 +111,10 @@ class Batch:
         self.features = rows.features.new_empty((batch_size, *rows.features.shape[1:]))
         self.targets = rows.targets.new_empty((batch_size, *rows.targets.shape[1:]))
 
-    def gather(self, index: torch.Tensor) -> None:
-        """Fills the buffers with the rows of a device index (b,); no word to or from the host."""
+    def gather_features(self, index: torch.Tensor) -> None:
+        """Fills `features` with the rows of a device index (b,); no word to or from the host."""
         torch.index_select(self._rows.features, 0, index, out=self.features)
+
+    def gather_targets(self, index: torch.Tensor) -> None:
+        """Fills `targets` alike."""
         torch.index_select(self._rows.targets, 0, index, out=self.targets)

@@ -24,6 +24,7 @@ class WorkDevice:
         """Where a CUDA device's work is enqueued; None on the CPU."""
         self._bytes_before = 0
         if self.stream is not None:
+            _wake_autograd(self.device)
             torch.cuda.reset_peak_memory_stats(self.device)
             self._bytes_before = torch.cuda.memory_allocated(self.device)
 
@@ -33,6 +34,25 @@ class WorkDevice:
         stream = contextlib.nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
         with float32_products(self._tf32), stream:
             yield
+
+    @contextlib.contextmanager
+    def beside(self) -> Iterator[None]:
+        """Enqueues what is done inside beside the current stream, after what that holds so far, until `join`.
+
+        What is read or written inside must live until then.
+        """
+        if self.stream is None:
+            yield
+            return
+        side = _side_stream(self.device)
+        side.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(side):
+            yield
+
+    def join(self) -> None:
+        """Makes the current stream wait for what was enqueued beside it."""
+        if self.stream is not None:
+            torch.cuda.current_stream(self.device).wait_stream(_side_stream(self.device))
 
     def synchronize(self) -> None:
         """Waits until all work is done."""
@@ -57,6 +77,18 @@ def _work_stream(device: torch.device) -> torch.cuda.Stream:
     # One for all trainers of the process: cuBLAS keeps a workspace for every stream that it was ever used
     # on. Before what runs beside it: nothing waits for weights' gradients and updates until a step's end.
     return torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+
+
+@functools.cache
+def _wake_autograd(device: torch.device) -> None:
+    # Gradients are made in a thread of autograd's, which has no CUDA context before its first kernel; cuBLAS warns if
+    # it has to make that itself.
+    torch.autograd.backward(torch.zeros(1, device=device, requires_grad=True).sum())
+
+
+@functools.cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _numbered(device: torch.device) -> torch.device:

@@ -6,10 +6,10 @@ import torch.distributed as dist
 
 from phantom_core.collectives import Communicator, Traffic
 from phantom_core.cost import bytes_per_number
-from phantom_core.ghost_exchange import MOST_BYTES
+from phantom_core.layer_costs import MOST_FUSED_BYTES, Collective
 from phantom_core.plan import PlannedArm
 from phantom_core.protocol import Exchange
-from phantom_core.spec import PhantomArm
+from phantom_core.spec import LowRankArm, PhantomArm, TensorArm
 
 
 @dataclass(frozen=True)
@@ -17,18 +17,9 @@ class ExchangeUsed:
     """How what ranks send each other travels."""
 
     name: Exchange | None
-    """`symmetric_memory` for ghosts by the fused exchange, else the backend; None where nothing is sent."""
+    """`symmetric_memory` for the fused exchange, else the backend; None where nothing is sent."""
     reason: str | None
-    """Why ghosts don't travel by the fused exchange, or why nothing is sent; None if there is nothing to say."""
-
-
-def wants_fused_exchange(planned: PlannedArm) -> bool:
-    """Whether an arm's ghosts are few enough for the fused exchange to carry them in training."""
-    arm = planned.arm
-    if not isinstance(arm, PhantomArm) or arm.world_size == 1:
-        return False
-    size_bytes = arm.ghosts * planned.training.batch_size * bytes_per_number(planned.model.dtype)
-    return size_bytes <= MOST_BYTES
+    """Why messages don't travel by the fused exchange, or why nothing is sent; None if there is nothing to say."""
 
 
 def exchange_used(planned: PlannedArm, ranks: Communicator, traffic: Traffic | None) -> ExchangeUsed:
@@ -43,15 +34,38 @@ def exchange_used(planned: PlannedArm, ranks: Communicator, traffic: Traffic | N
     if ranks.group is None or ranks.world_size == 1:
         return ExchangeUsed(None, "one rank exchanges nothing")
     backend: Exchange = "nccl" if dist.get_backend(ranks.group) == "nccl" else "gloo"
-    choice = ranks.ghost_choice
-    if not isinstance(planned.arm, PhantomArm) or choice is None:
+    choice, message = ranks.ghost_choice, _small_message(planned)
+    if message is None or choice is None:
         return ExchangeUsed(backend, None)
-    k, b = planned.arm.ghosts, planned.training.batch_size
-    too_many = f"{k} ghosts of {b} rows are more than the fused exchange carries, {backend} is faster there"
     if choice.exchange is None:
-        # Where it was never going to be used it may not have been set up at all.
-        unwanted = backend == "nccl" and not wants_fused_exchange(planned)
-        return ExchangeUsed(backend, too_many if unwanted else choice.reason)
-    if traffic is None or traffic.fused_calls:
+        return ExchangeUsed(backend, choice.reason if isinstance(planned.arm, PhantomArm) else None)
+    size_bytes = message.elements * bytes_per_number(planned.model.dtype)
+    parts = ranks.world_size if message.kind == "all_reduce" else 1
+    if size_bytes > parts * MOST_FUSED_BYTES:
+        too_many = f"{message.what} are more than the fused exchange carries, {backend} is faster there"
+        return ExchangeUsed(backend, too_many)
+    if traffic is None or message.kind in traffic.fused_calls:
         return ExchangeUsed("symmetric_memory", None)
-    return ExchangeUsed(backend, too_many)
+    return ExchangeUsed(backend, None)
+
+
+@dataclass(frozen=True)
+class _Message:
+    kind: Collective
+    elements: int
+    what: str
+
+
+def _small_message(planned: PlannedArm) -> _Message | None:
+    """What one rank of an arm puts into a hidden layer's exchange, if the fused exchange knows that kind."""
+    arm, b = planned.arm, planned.training.batch_size
+    match arm:
+        case PhantomArm():
+            return _Message("all_gather", arm.ghosts * b, f"{arm.ghosts:,} ghosts of {b:,} rows")
+        case LowRankArm():
+            return _Message("all_reduce", arm.rank * b, f"sums of {arm.rank:,} inner values of {b:,} rows")
+        case TensorArm(form="column_row", implementation="native"):
+            n = planned.model.width
+            return _Message("all_reduce", n * b, f"sums of {n:,} neurons of {b:,} rows")
+        case _:
+            return None

@@ -58,21 +58,24 @@ class WeightUpdate:
             for weight in model.parameters()
             if weight.requires_grad
         ]
+        self._layer_of = _by_layer(model, self._slots)
+        self._arrived: set[_Slot] = set()
+        """Those whose gradient `beside_backward` has seen, until `step`."""
         self._updated: set[_Slot] = set()
-        """Those that `beside_backward` has updated, until `step`."""
+        """Those that it has updated."""
 
     def zero_grad(self) -> None:
         """Drops all gradients, so that the next backward pass writes them instead of adding to them."""
-        self._updated.clear()
+        self._begin()
         for slot in self._slots:
             slot.weight.grad = None
 
     @contextmanager
     def beside_backward(self, ranks: Communicator) -> Iterator[None]:
-        """Updates every weight as soon as the backward pass inside has made its gradient; `step` leaves it out.
+        """Updates a layer's weights as soon as the backward pass inside has made their gradients, instead of `step`.
 
         A layer's backward function has read its weights, for the gradient of its input, before their own
-        gradients are handed over. On CUDA updates go to a stream of their own, which waits for what was
+        gradients are handed over, all at once. On CUDA updates go to a stream of their own, which waits for what was
         enqueued until then: being bound by memory they run beside GEMMs that aren't. All of them are done at
         the end, as far as the current stream can see.
 
@@ -84,14 +87,18 @@ class WeightUpdate:
 
         @torch.no_grad()
         def update(slot: _Slot, _: torch.Tensor) -> None:
-            self._updated.add(slot)
+            layer = self._layer_of[slot]
+            self._arrived.add(slot)
+            if not self._arrived.issuperset(layer):
+                return
+            self._updated.update(layer)
             if beside is None or work is None:
-                self._update([slot])
+                self._update(layer)
                 return
             beside.wait_stream(work)
             ranks.make_wait_for_gradients(beside)
             with torch.cuda.stream(beside):
-                self._update([slot])
+                self._update(layer)
 
         # Not for good: a weight that knows this object would keep both alive.
         hooks = [
@@ -112,6 +119,10 @@ class WeightUpdate:
         self._update(
             [slot for slot in self._slots if slot.weight.grad is not None and slot not in self._updated]
         )
+        self._begin()
+
+    def _begin(self) -> None:
+        self._arrived.clear()
         self._updated.clear()
 
     def _update(self, ready: Sequence["_Slot"]) -> None:
@@ -171,42 +182,50 @@ class WeightUpdate:
         adam = self._training.optimizer == "adamw"
         if adam:
             torch._foreach_add_([slot.state["steps"] for slot in slots], 1)
-        for slot in slots:
-            numel = slot.master.numel()
-            grid = (-(-numel // self._kernels.BLOCK),)
-            gradient = slot.weight_gradient.contiguous()
-            if adam:
-                self._kernels.adamw[grid](
-                    slot.own,
-                    slot.master,
-                    gradient,
-                    slot.state["first_moment"],
-                    slot.state["second_moment"],
-                    self.rate,
-                    slot.state["steps"],
-                    numel,
-                    self._training.weight_decay,
-                    beta1=ADAM_BETAS[0],
-                    beta2=ADAM_BETAS[1],
-                    log_beta1=math.log(ADAM_BETAS[0]),
-                    log_beta2=math.log(ADAM_BETAS[1]),
-                    eps=ADAM_EPS,
-                    block=self._kernels.BLOCK,
-                )
-            else:
-                velocity = slot.state.get("momentum")
-                self._kernels.sgd[grid](
-                    slot.own,
-                    slot.master,
-                    gradient,
-                    slot.master if velocity is None else velocity,
-                    self.rate,
-                    numel,
-                    self._training.momentum,
-                    self._training.weight_decay,
-                    has_momentum=velocity is not None,
-                    block=self._kernels.BLOCK,
-                )
+        # One launch for a layer: on a small one a launch is longer than what it does.
+        for layer in _grouped(slots, self._layer_of):
+            self._launch(layer, adam=adam)
+
+    def _launch(self, layer: list["_Slot"], *, adam: bool) -> None:
+        assert self._kernels is not None
+        block = self._kernels.BLOCK
+        numels = tuple(slot.master.numel() for slot in layer)
+        grid = (sum(-(-numel // block) for numel in numels),)
+        weights = tuple(slot.own for slot in layer)
+        masters = tuple(slot.master for slot in layer)
+        gradients = tuple(slot.weight_gradient.contiguous() for slot in layer)
+        if adam:
+            self._kernels.adamw[grid](
+                weights,
+                masters,
+                gradients,
+                tuple(slot.state["first_moment"] for slot in layer),
+                tuple(slot.state["second_moment"] for slot in layer),
+                tuple(slot.state["steps"] for slot in layer),
+                numels,
+                self.rate,
+                self._training.weight_decay,
+                beta1=ADAM_BETAS[0],
+                beta2=ADAM_BETAS[1],
+                log_beta1=math.log(ADAM_BETAS[0]),
+                log_beta2=math.log(ADAM_BETAS[1]),
+                eps=ADAM_EPS,
+                block=block,
+            )
+            return
+        has_momentum = self._training.momentum > 0
+        self._kernels.sgd[grid](
+            weights,
+            masters,
+            gradients,
+            tuple(slot.state["momentum"] for slot in layer) if has_momentum else masters,
+            numels,
+            self.rate,
+            self._training.momentum,
+            self._training.weight_decay,
+            has_momentum=has_momentum,
+            block=block,
+        )
 
     def _sgd(self, slots: list["_Slot"]) -> None:
         sgd(
@@ -239,6 +258,24 @@ class WeightUpdate:
             eps=ADAM_EPS,
             maximize=False,
         )
+
+
+def _by_layer(model: nn.Module, slots: Sequence["_Slot"]) -> dict["_Slot", list["_Slot"]]:
+    """Every weight's layer: the weights of the module that it belongs to, itself among them."""
+    slot_of = {slot.weight: slot for slot in slots}
+    layer_of: dict[_Slot, list[_Slot]] = {}
+    for module in model.modules():
+        layer = [slot_of[weight] for weight in module.parameters(recurse=False) if weight in slot_of]
+        layer_of |= dict.fromkeys(layer, layer)
+    return layer_of
+
+
+def _grouped(slots: Sequence["_Slot"], layer_of: Mapping["_Slot", list["_Slot"]]) -> list[list["_Slot"]]:
+    """Weights of one layer together."""
+    groups: dict[int, list[_Slot]] = {}
+    for slot in slots:
+        groups.setdefault(id(layer_of[slot]), []).append(slot)
+    return list(groups.values())
 
 
 def _kernels(device: torch.device) -> ModuleType | None:

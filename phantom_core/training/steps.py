@@ -20,8 +20,8 @@ _MOST_KEPT_TABLES = 1_024
 class StepTables:
     """Tables for `capacity` consecutive steps, refilled by the host when they are used up.
 
-    `start`, `look_up`, `finish`, `advance`, in this order, are one step; the middle two are the device's
-    part, which a graph captures and replays, the outer two are the host's.
+    `start`; `rows`, `look_up_rate`, `finish`; `advance`, in this order, are one step; the middle three are the
+    device's part, which a graph captures and replays, the outer two are the host's.
 
     Args:
         order: Rows of every step.
@@ -66,10 +66,13 @@ class StepTables:
             self._kept_losses.append(self._losses[self._unread_from :].clone())
             self._fill()
 
-    def look_up(self, rate: torch.Tensor) -> torch.Tensor:
-        """Writes the step's learning rate into `rate` (1,); returns its rows (b,) on the device."""
-        torch.index_select(self._rates, 0, self._position, out=rate)
+    def rows(self) -> torch.Tensor:
+        """The step's rows (b,) on the device."""
         return torch.index_select(self._rows, 0, self._position).view(-1)
+
+    def look_up_rate(self, rate: torch.Tensor) -> None:
+        """Writes the step's learning rate into `rate` (1,)."""
+        torch.index_select(self._rates, 0, self._position, out=rate)
 
     def finish(self, loss: torch.Tensor) -> None:
         """Keeps the step's loss and moves the device's position on."""

@@ -20,7 +20,7 @@ from phantom_core.training.batches import Batch, DeviceRows, RowOrder
 from phantom_core.training.device import WorkDevice
 from phantom_core.training.exchange import ExchangeUsed, exchange_used
 from phantom_core.training.graphs import Capture, capture
-from phantom_core.training.losses import loss_dtype, loss_of, terms
+from phantom_core.training.losses import loss_dtype, loss_gradient, loss_of, terms
 from phantom_core.training.optimizers import WeightUpdate
 from phantom_core.training.schedules import learning_rate
 from phantom_core.training.steps import StepTables
@@ -260,16 +260,24 @@ class Trainer:
         )
 
     def _enqueue_step(self) -> None:
-        """One step, entirely on the device: what a graph captures."""
-        parts = self._open
-        parts.batch.gather(parts.tables.look_up(parts.update.rate))
+        """One step, entirely on the device: what a graph captures. What the network doesn't wait for runs beside it."""
+        parts, batch = self._open, self._open.batch
         parts.update.zero_grad()
-        loss = loss_of(self._shape, parts.model(parts.batch.features), parts.batch.targets)
+        rows = parts.tables.rows()
+        batch.gather_features(rows)
+        with self._work.beside():
+            parts.tables.look_up_rate(parts.update.rate)
+            batch.gather_targets(rows)
+        outputs = parts.model(batch.features)
+        self._work.join()
+        gradient, loss = loss_gradient(self._shape, outputs, batch.targets)
+        with self._work.beside():
+            parts.tables.finish(loss())
         updating = parts.update.beside_backward(self._ranks) if self._updates_beside else nullcontext()
         with self._ranks.weight_gradients_beside(self._work.device), updating:
-            torch.autograd.backward(loss)
+            torch.autograd.backward(outputs, gradient)
         parts.update.step()
-        parts.tables.finish(loss)
+        self._work.join()
 
     def _warm_up(self, steps: int) -> None:
         tables, began_s = self._open.tables, 0.0

@@ -4,8 +4,8 @@ import math
 from typing import Any
 
 import pytest
-import torch
 
+import phantom_core.training.optimizers as optimizers_module
 from phantom_core.tasks import load_task
 from phantom_core.training import Trainer
 from tests.distributed import run_ranks
@@ -15,6 +15,8 @@ pytestmark = pytest.mark.skipif(GPUS == 0, reason="needs a CUDA device")
 
 
 def beside_and_after(p: int, dtype: str, **training: Any) -> list[tuple[str, Run, Run]]:
+    # Small weights are updated by the same kernels at the end, too: this process is the rank's own.
+    optimizers_module.LEAST_IN_ONE_PASS = 1
     dataset = load_task(TASK)
     found = []
     with gpu_ranks() as (group, device):
@@ -36,10 +38,4 @@ def test_updates_beside_backward_leave_the_same_losses_to_the_bit(p: int, dtype:
         for name, beside, after in rank:
             assert beside.mode == after.mode == "graph", (name, beside.reason)
             assert all(map(math.isfinite, beside.losses)), name
-            if dtype == "float32":
-                assert beside.losses == after.losses, name
-            else:
-                # Small weights' updates take one kernel here and torch's three there.
-                torch.testing.assert_close(
-                    torch.tensor(beside.losses), torch.tensor(after.losses), rtol=0.02, atol=0.0, msg=name
-                )
+            assert beside.losses == after.losses, name

@@ -7,9 +7,6 @@ from torch._C._distributed_c10d import HashStore
 
 import ray_jobs.ranks as ranks_module
 from phantom_core.ghost_exchange import ArenaChoice
-from phantom_core.plan import PlannedArm
-from phantom_core.spec import Arm, ModelSpec, PhantomArm, StopAtSteps, TensorArm, TrainingSpec
-from phantom_core.training.exchange import wants_fused_exchange
 from ray_jobs.ranks import Arenas, Ranks, listening_address
 from tests.distributed import run_ranks
 
@@ -32,15 +29,14 @@ def arenas_of_two_experiments() -> tuple[list[tuple[int, int]], list[str | None]
         patch.setattr(ranks_module, "choose_arena", choose)
         arenas = Arenas(device)
         assert addresses[0] is not None
-        for address, ghost_sizes in zip(addresses[0], ([2], [3, 2], []), strict=True):
+        for address, sizes in zip(addresses[0], ([1, 2], [3, 2], [1]), strict=True):
             with Ranks(
                 rank=rank,
                 world_size=world_size,
                 address=address,
                 device=device,
-                sizes=[1, 2],
+                sizes=sizes,
                 longest_wait_s=60,
-                ghost_sizes=ghost_sizes,
                 arenas=arenas,
             ) as ranks:
                 for size in (2, 3):
@@ -53,26 +49,11 @@ def arenas_of_two_experiments() -> tuple[list[tuple[int, int]], list[str | None]
     return made, reasons
 
 
-def test_arenas_are_made_of_all_ranks_once_for_a_worker_group_and_only_where_ghosts_are_planned() -> None:
+def test_arenas_are_made_of_all_ranks_once_for_a_worker_group_and_only_for_arms_sizes() -> None:
     told = run_ranks(3, arenas_of_two_experiments)
     none = "no arm was planned to use the fused exchange"
     for made, _ in told:
         assert made == [(0, 3), (1, 3)]
     for _, reasons in told[:2]:
-        assert reasons == ["arena 1", none, "arena 1", "arena 2", none, none]
+        assert reasons == ["arena 1", none, "arena 1", "arena 2", none]
     assert told[2][1] == [none, "arena 2", none]
-
-
-def planned(arm: Arm, rows: int = 256) -> PlannedArm:
-    return PlannedArm(
-        arm=arm,
-        model=ModelSpec(width=4_096, depth=2, dtype="bfloat16"),
-        training=TrainingSpec(batch_size=rows, stop=StopAtSteps(steps=1)),
-    )
-
-
-def test_only_phantom_arms_with_ghosts_that_fit_want_the_fused_exchange() -> None:
-    assert wants_fused_exchange(planned(PhantomArm(name="p", world_size=2, ghosts=64)))
-    assert not wants_fused_exchange(planned(PhantomArm(name="p", world_size=1, ghosts=64)))
-    assert not wants_fused_exchange(planned(PhantomArm(name="p", world_size=2, ghosts=64), rows=8_193))
-    assert not wants_fused_exchange(planned(TensorArm(name="t", world_size=2)))
