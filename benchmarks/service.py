@@ -49,6 +49,8 @@ from services.database import Database
 MLFLOW = ("mlflow==3.17.2", "psycopg2-binary")
 CLIENTS = 4
 HISTORY_POINTS = 16_000
+BATCHES_PER_S = 80
+"""Batches that lie ready for each client and second: more than any server here takes."""
 SUBMISSIONS_PER_S = 100
 WATCHERS = 50
 WATCHED_PAIRS = 6
@@ -153,7 +155,7 @@ def _measure(server: Server, seconds: float) -> Row:
     # The first runs hold exactly the points of the history; later ones keep on storing.
     history = one_by_one(server.url, [target.history(HISTORY_POINTS) for target in targets], 3)
     more = server.begin_runs(CLIENTS)
-    bulk = [[target.batch(number) for number in range(round(20 * seconds))] for target in more]
+    bulk = [[target.batch(number) for number in range(round(BATCHES_PER_S * seconds))] for target in more]
     stored = closed_loop(server.url, CLIENTS, seconds, lambda client: iter(bulk[client]))
     numbers = count()
     created = closed_loop(

@@ -77,17 +77,19 @@ def pack_columns(
     widths = step_width | name_width << NAMES_SHIFT
     for figures, flag in ((energies_mj, HAS_ENERGY), (training_s, HAS_SECONDS)):
         if figures is not None and figures.count(None) < count:
-            known = [_known(figure) for figure in figures]
+            known = [
+                math.nan if figure is None or not math.isfinite(figure) else figure for figure in figures
+            ]
             columns.append(struct.pack(f"<{count}d", *known))
             widths |= flag
     header = bytes((VERSION, widths)) + ",".join(places).encode() + b"\n"
     return Block(first, b"".join((header, *columns)))
 
 
+_WIDTHS = (0, 1, 2, 3, 3, 4, 4, 4, 4)
+"""Place in `UNSIGNED` of the narrowest numbers that have so many bytes."""
+
+
 def _width(largest: int) -> int:
     """Place in `UNSIGNED` of the narrowest numbers that hold it."""
-    return next(place for place, size in enumerate(SIZES) if largest < 1 << 8 * size)
-
-
-def _known(figure: float | None) -> float:
-    return math.nan if figure is None or not math.isfinite(figure) else figure
+    return _WIDTHS[(largest.bit_length() + 7) // 8]

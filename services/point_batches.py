@@ -5,6 +5,7 @@ becomes columns and packed blocks at once. Whatever is unusual is left to `Event
 is wrong: what is read here is what it would have read.
 """
 
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,9 @@ from pydantic_core import from_json
 from phantom_core.protocol import SAMPLER_SOURCE, Event, EventBatch
 from services.event_limits import LARGEST, refusal
 from services.metric_packing import Block, pack_columns
+
+MOST_EVENTS = 64
+"""Events of a batch: whoever reads them between other things has others wait for each."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 """As `MetricPoint.name`."""
@@ -73,12 +77,14 @@ def read(body: bytes, experiment_id: str) -> PointBatch | None:
         experiment_id: Whose events they may be.
 
     Returns:
-        The batch; None if it isn't one of points alone, if anything in it is to be refused, or if it is written in
-        another way than `EventBatch` writes it.
+        The batch; None if it isn't one of points alone, if anything in it is to be refused, if it is written in another
+        way than `EventBatch` writes it, or if it has more than `MOST_EVENTS`.
     """
+    if body.count(b'"payload"') > MOST_EVENTS:
+        return None
     try:
         document = from_json(body)
-        told = [_packed(event["payload"]) for event in document["events"]]
+        told = _packed([event["payload"] for event in document["events"]])
         batch = EventBatch.model_validate(document)
     except (_Unusual, ValidationError, ValueError, TypeError, KeyError, IndexError, OverflowError):
         return None
@@ -104,26 +110,30 @@ def identity(event: Event) -> tuple[str, int, str, int]:
     return event.subject_id, event.attempt, event.source, event.seq
 
 
-def _packed(payload: dict[str, Any]) -> tuple[int, Block | None]:
-    """Takes a payload's points out of it, and leaves none in their place.
+def _packed(payloads: Sequence[dict[str, Any]]) -> list[tuple[int, Block | None]]:
+    """Takes the payloads' points out of them, and leaves none in their place.
+
+    Returns:
+        How many each had, and all of them.
 
     Raises:
         _Unusual, TypeError, KeyError: Not all of it is what it usually is.
     """
-    points, payload["points"] = payload["points"], ()
-    if payload["kind"] != "metrics" or type(points) is not list:
-        raise _Unusual
-    if not points:
-        return 0, None
-    # Whatever isn't an object has no such keys.
+    points: list[dict[str, Any]] = []
+    ends = []
+    for payload in payloads:
+        own, payload["points"] = payload["points"], ()
+        if payload["kind"] != "metrics" or type(own) is not list:
+            raise _Unusual
+        points += own
+        ends.append(len(points))
+    # Of all events at once: most have few points. Whatever isn't an object has no such keys.
     steps = [point["step"] for point in points]
     names = [point["name"] for point in points]
-    values = [point["value"] for point in points]
-    if set(map(type, steps)) != {int} or not all(
-        type(name) is str and _NAME.fullmatch(name) for name in set(names)
-    ):
+    values = _floats([point["value"] for point in points])
+    if not set(map(type, steps)) <= {int} or not all(map(_is_name, set(names))):
         raise _Unusual
-    if min(steps) < -LARGEST or max(steps) > LARGEST:
+    if steps and (min(steps) < -LARGEST or max(steps) > LARGEST):
         raise _Unusual
     energies = seconds = None
     more = sum(map(len, points)) - 3 * len(points)
@@ -131,13 +141,31 @@ def _packed(payload: dict[str, Any]) -> tuple[int, Block | None]:
         if more != sum([key in point for point in points for key in _KNOWN]):
             raise _Unusual
         energies, seconds = [_known(points, key) for key in _KNOWN]
-    return len(points), pack_columns(steps, names, _floats(values), energies, seconds)
+    return [
+        (
+            end - begin,
+            pack_columns(
+                steps[begin:end],
+                names[begin:end],
+                values[begin:end],
+                energies and energies[begin:end],
+                seconds and seconds[begin:end],
+            )
+            if end > begin
+            else None,
+        )
+        for begin, end in itertools.pairwise([0, *ends])
+    ]
+
+
+def _is_name(name: object) -> bool:
+    return type(name) is str and _NAME.fullmatch(name) is not None
 
 
 def _known(points: Sequence[Mapping[str, object]], key: str) -> Sequence[float | None] | None:
     figures = [point.get(key) for point in points]
     kinds = set(map(type, figures))
-    if kinds == {NoneType}:
+    if kinds <= {NoneType}:
         return None
     if NoneType not in kinds:
         return _floats(figures)
@@ -145,7 +173,7 @@ def _known(points: Sequence[Mapping[str, object]], key: str) -> Sequence[float |
 
 
 def _floats(figures: Sequence[Any]) -> Sequence[float]:
-    if set(map(type, figures)) == {float}:
+    if set(map(type, figures)) <= {float}:
         return figures
     return [figure if type(figure) is float else _float(figure) for figure in figures]
 
