@@ -70,7 +70,7 @@ def main() -> None:
 def with_cpu(folder: Path, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """What was measured, with the processor seconds that Ray's processes spent, up to the first step and in all."""
     head = json.loads((folder / "data" / "ray" / "head.json").read_text())
-    with CpuWatch(int(head["pid"])) as watch:
+    with CpuWatch(int(head["leader"]["pid"])) as watch:
         began_s = time.time()
         measured = measure()
         ended_s = time.time()

@@ -11,10 +11,11 @@ import ray
 from pydantic import TypeAdapter
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from phantom_core.known_process import KnownProcess
 from phantom_core.meters.choose import MeterRequest
 from phantom_core.protocol import Assignment
 from ray_jobs.environment import JobEnvironment
-from ray_jobs.outliving import KnownProcess, Outliving
+from ray_jobs.outliving import Outliving
 from ray_jobs.sampler import Sampler
 from ray_jobs.spool import remove_spool, spool_folder
 

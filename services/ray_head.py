@@ -14,19 +14,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
 import psutil
-from pydantic import TypeAdapter, ValidationError
 
 from services.cluster import ClusterError
+from services.head_records import MARK, HeadRecord, known, recorded
 from services.processes import adopting_orphans, end, family, sessions_of
 
 log = logging.getLogger(__name__)
 
-MARK = "GHOSTWATT_RAY_HEAD"
 STARTUP_DEADLINE_S = 120.0
 ADOPTION_DEADLINE_S = 30.0
 """Seconds for which a head that lives may leave unanswered before it is replaced: its jobs go with it."""
@@ -39,25 +38,6 @@ OBJECT_STORE_BYTES = 200_000_000
 
 class RayHeadError(ClusterError):
     """The head did not come up; the message says what was seen."""
-
-
-@dataclass(frozen=True)
-class HeadRecord:
-    """What is written down of a running head."""
-
-    pid: int
-    """The leading process; 0 while it is being started."""
-    created_at_s: float
-    """Its creation time, since process ids come round again."""
-    mark: str
-    """Value of the variable that its family carries."""
-    address: str
-    """The dashboard's address, where jobs are submitted."""
-    temp_dir: str
-    """Ray's folder for sessions."""
-
-
-_RECORD: TypeAdapter[HeadRecord] = TypeAdapter(HeadRecord)
 
 
 class RayHead:
@@ -91,11 +71,11 @@ class RayHead:
             RayHeadError: It ended, or did not answer in time, or waiting was cancelled.
         """
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        record = self._recorded()
+        record = recorded(self._record_file)
         if record is not None:
             if self._adoptable(record, cancelled):
                 log.info("adopted the Ray head at %s", record.address)
-                self._record = record
+                self._write(record)
                 return
             self._end(record)
         self._launch(cancelled)
@@ -104,7 +84,7 @@ class RayHead:
         """Whether the head's leading process lives."""
         if self._process is not None:
             self._process.poll()
-        return self._record is not None and _living(self._record)
+        return self._record is not None and self._record.is_living
 
     def stop(self) -> None:
         """Ends the head and everything that runs on it; safe to call twice."""
@@ -137,22 +117,14 @@ class RayHead:
     def _log_file(self) -> Path:
         return self._folder / "head.log"
 
-    def _recorded(self) -> HeadRecord | None:
-        try:
-            return _RECORD.validate_json(self._record_file.read_bytes())
-        except (OSError, ValidationError):
-            return None
-
     def _write(self, record: HeadRecord) -> None:
         self._record = record
-        temporary = self._record_file.with_suffix(".tmp")
-        temporary.write_bytes(_RECORD.dump_json(record))
-        temporary.replace(self._record_file)
+        record.write(self._record_file)
 
     def _adoptable(self, record: HeadRecord, cancelled: Callable[[], bool]) -> bool:
         """Whether the recorded head lives and answers, now or soon: it may be busy, or still starting."""
         end_at = time.monotonic() + ADOPTION_DEADLINE_S
-        while _living(record):
+        while record.is_living:
             if self._answers(record.address):
                 return True
             if cancelled():
@@ -173,7 +145,8 @@ class RayHead:
         port, client_port = _free_ports(2)
         address = f"http://127.0.0.1:{port}"
         # Written before it exists, so that a service killed right now leaves none that nobody knows of.
-        self._write(HeadRecord(0, 0.0, mark, address, temp_dir))
+        record = HeadRecord(None, mark, address, temp_dir)
+        self._write(record)
         try:
             with self._log_file.open("wb") as output:
                 self._process = subprocess.Popen(
@@ -184,8 +157,7 @@ class RayHead:
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
-            created_at_s = psutil.Process(self._process.pid).create_time()
-            self._write(HeadRecord(self._process.pid, created_at_s, mark, address, temp_dir))
+            self._write(replace(record, leader=known(self._process.pid)))
             self._wait_until_ready(address, cancelled)
         except BaseException:
             self.stop()
@@ -253,7 +225,7 @@ class RayHead:
             return str(error)
 
     def _end(self, record: HeadRecord) -> None:
-        leader = psutil.Process(record.pid) if _living(record) else None
+        leader = record.process()
         stuck: list[psutil.Process] = []
         sessions: frozenset[int] = frozenset()
         # Whoever is found before the head ends can't hide by losing its parent afterwards; the second look is
@@ -268,16 +240,6 @@ class RayHead:
         if temp_dir.name.startswith(TEMP_PREFIX) and temp_dir.parent == TEMP_PARENT:
             shutil.rmtree(temp_dir, ignore_errors=True)
         self._record_file.unlink(missing_ok=True)
-
-
-def _living(record: HeadRecord) -> bool:
-    try:
-        process = psutil.Process(record.pid)
-        if process.status() == psutil.STATUS_ZOMBIE:
-            return False
-        return abs(process.create_time() - record.created_at_s) < 1.0
-    except psutil.Error:
-        return False
 
 
 def _command(port: int, client_port: int, temp_dir: str) -> list[str]:

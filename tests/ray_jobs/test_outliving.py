@@ -1,16 +1,15 @@
 """What outlives its ranks waits for their end, all of them, and never for a stranger with one's number."""
 
-import os
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 
-import psutil
 import pytest
 
-from ray_jobs.outliving import KnownProcess, Outliving
+from phantom_core.known_process import KnownProcess
+from ray_jobs.outliving import Outliving
 
 LOOK_S = 0.02
 SOON_S = 30.0
@@ -48,30 +47,10 @@ def test_others_that_stay_are_waited_for_no_longer_than_patience_lasts(
     starter.kill()
     bereft = threading.Event()
     began_s = time.monotonic()
-    Outliving(known_dead := KnownProcess(starter.pid, 0.0), lambda: [other.pid], bereft.set, patience_s=0.3)
+    Outliving(
+        known_dead := KnownProcess(starter.pid, 0.0, None), lambda: [other.pid], bereft.set, patience_s=0.3
+    )
     assert bereft.wait(SOON_S)
     assert time.monotonic() - began_s >= 0.3
     assert not known_dead.lives
     assert KnownProcess.of(other.pid).lives
-
-
-def test_a_later_process_with_its_number_is_not_the_starter() -> None:
-    own = KnownProcess.of(os.getpid())
-    assert own.lives
-    assert not KnownProcess(own.pid, own.began - 100).lives
-
-
-def test_a_wall_clock_that_is_set_ends_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = KnownProcess.of(os.getpid())
-    tell = time.time
-    monkeypatch.setattr(time, "time", lambda: tell() + 3_600)
-    monkeypatch.setattr(psutil, "boot_time", lambda: tell() + 3_600)
-    assert own.lives
-
-
-def test_there_must_be_such_a_process(processes: list[subprocess.Popen[bytes]]) -> None:
-    ended = processes[0]
-    ended.kill()
-    ended.wait()
-    with pytest.raises(ProcessLookupError, match=str(ended.pid)):
-        KnownProcess.of(ended.pid)

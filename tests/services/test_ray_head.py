@@ -1,16 +1,23 @@
 """The embedded Ray head, for real: loopback and token, adoption, and an end that leaves nothing."""
 
 import json
+import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from unittest import mock
 
 import httpx
 import psutil
 import pytest
+from pydantic import TypeAdapter
 
+from phantom_core.known_process import KnownProcess
 from services import ray_head
+from services.head_records import MARK
 from services.processes import family
 from services.ray_head import RayHead, RayHeadError
 from tests.running import wait_until
@@ -24,9 +31,12 @@ def record(folder: Path) -> dict[str, object]:
 
 
 def members(folder: Path) -> set[psutil.Process]:
-    told = record(folder)
-    assert isinstance(told["pid"], int)
-    return family(psutil.Process(told["pid"]), ray_head.MARK, str(told["mark"]))
+    return family(leader_of(folder), MARK, str(record(folder)["mark"]))
+
+
+def leader_of(folder: Path) -> psutil.Process:
+    leader = TypeAdapter(KnownProcess).validate_python(record(folder)["leader"])
+    return psutil.Process(leader.pid)
 
 
 def listening(processes: set[psutil.Process]) -> set[str]:
@@ -64,7 +74,7 @@ def test_a_head_lives_on_loopback_behind_a_token_is_adopted_and_leaves_nothing(t
         assert record(folder) == told
 
         # The leader's death is seen, though nobody waits for it, and the next start ends what it left.
-        leader = psutil.Process(int(str(told["pid"])))
+        leader = leader_of(folder)
         leader.kill()
         wait_until(lambda: leader.status() == psutil.STATUS_ZOMBIE, 10, "end of the leader")
         assert not second.alive()
@@ -73,7 +83,7 @@ def test_a_head_lives_on_loopback_behind_a_token_is_adopted_and_leaves_nothing(t
     head.stop()
     left = [process for process in family_of_head if process.is_running() and process.status() != "zombie"]
     assert left == []
-    assert family(None, ray_head.MARK, str(told["mark"])) == set()
+    assert family(None, MARK, str(told["mark"])) == set()
     assert not Path(str(told["temp_dir"])).exists()
     assert not (folder / "head.json").exists()
 
@@ -88,29 +98,125 @@ class Launched(Exception):
     """Instead of a real head."""
 
 
+REUSED: dict[str, Callable[[KnownProcess], KnownProcess]] = {
+    "another beginning": lambda leader: replace(leader, began=leader.began - 1),
+    "another start of the host": lambda leader: replace(leader, host_start="another"),
+}
+
+
 @pytest.mark.parametrize("temp_dir", ["ghostwatt-elsewhere", "ghostwatt-here/..", "."])
+@pytest.mark.parametrize("version", [*REUSED, "older", "older, at the same moment"])
 def test_a_record_whose_process_id_belongs_to_another_program_harms_nobody(
-    tmp_path: Path, stranger: "subprocess.Popen[bytes]", temp_dir: str
+    tmp_path: Path, stranger: "subprocess.Popen[bytes]", version: str, temp_dir: str
 ) -> None:
     folder = tmp_path / "ray"
     folder.mkdir()
     (tmp_path / temp_dir).mkdir(exist_ok=True, parents=True)
-    stale = {
-        "pid": stranger.pid,
-        "created_at_s": psutil.Process(stranger.pid).create_time() - 3_600,
+    stale: dict[str, object] = {
         "mark": "0" * 32,
         "address": "http://127.0.0.1:9",
         "temp_dir": str(tmp_path / temp_dir),
     }
+    if version in REUSED:
+        stale["leader"] = asdict(REUSED[version](KnownProcess.of(stranger.pid)))
+    else:
+        earlier_s = 0 if "same moment" in version else 3_600
+        created_at_s = psutil.Process(stranger.pid).create_time() - earlier_s
+        stale |= {"pid": stranger.pid, "created_at_s": created_at_s}
     (folder / "head.json").write_text(json.dumps(stale))
     try:
-        with mock.patch.object(RayHead, "_launch", side_effect=Launched), pytest.raises(Launched):
+        with (
+            mock.patch.object(RayHead, "_launch", side_effect=Launched),
+            mock.patch.object(RayHead, "_answers", return_value=True),
+            pytest.raises(Launched),
+        ):
             RayHead(folder).start()
         assert stranger.poll() is None
     finally:
         stranger.kill()
         stranger.communicate()
     assert (tmp_path / temp_dir).exists()
+
+
+@pytest.fixture
+def small_head(tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """What stands for a head: a process that carries the mark, with a child in a session of its own."""
+    child = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"]
+    script = f"import subprocess; subprocess.Popen({child!r}, start_new_session=True).wait()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        env=os.environ | {MARK: SMALL_MARK},
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
+        for member in family(None, MARK, SMALL_MARK):
+            member.kill()
+
+
+SMALL_MARK = "5" * 32
+
+
+def write_older_record(folder: Path, pid: int, created_at_s: float) -> None:
+    """As an earlier version would."""
+    told = {"pid": pid, "created_at_s": created_at_s, "mark": SMALL_MARK}
+    told |= {"address": "http://127.0.0.1:9", "temp_dir": "/tmp/ghostwatt-none"}
+    (folder / "head.json").write_text(json.dumps(told))
+
+
+@pytest.mark.parametrize("step_s", [0.0, 3_600.0, -3_600.0])
+def test_the_head_of_an_earlier_version_is_adopted_and_written_down_anew(
+    tmp_path: Path, small_head: "subprocess.Popen[bytes]", step_s: float
+) -> None:
+    write_older_record(tmp_path, small_head.pid, psutil.Process(small_head.pid).create_time() + step_s)
+    with mock.patch.object(RayHead, "_answers", return_value=True):
+        head = RayHead(tmp_path)
+        head.start()
+    assert head.alive()
+    assert leader_of(tmp_path).pid == small_head.pid
+    head.stop()
+    assert family(None, MARK, SMALL_MARK) == set()
+
+
+@pytest.mark.parametrize("pid", [0, None])
+def test_what_is_left_of_a_head_of_an_earlier_version_is_ended(
+    tmp_path: Path, small_head: "subprocess.Popen[bytes]", pid: int | None
+) -> None:
+    """It was killed while it started one, or the leader has ended since."""
+    write_older_record(tmp_path, small_head.pid if pid is None else pid, 0.0)
+    if pid is None:
+        small_head.kill()
+        small_head.wait()
+    assert len(family(None, MARK, SMALL_MARK)) == (1 if pid is None else 2)
+    with mock.patch.object(RayHead, "_launch", side_effect=Launched), pytest.raises(Launched):
+        RayHead(tmp_path).start()
+    assert family(None, MARK, SMALL_MARK) == set()
+
+
+@pytest.mark.skipif(not psutil.LINUX, reason="other systems tell the time of creation alone")
+@pytest.mark.parametrize("step_s", [3_600.0, -3_600.0])
+def test_a_wall_clock_that_is_set_makes_the_head_no_stranger(
+    tmp_path: Path,
+    small_head: "subprocess.Popen[bytes]",
+    monkeypatch: pytest.MonkeyPatch,
+    step_s: float,
+) -> None:
+    told = {"leader": asdict(KnownProcess.of(small_head.pid)), "mark": SMALL_MARK}
+    told |= {"address": "http://127.0.0.1:9", "temp_dir": "/tmp/ghostwatt-none"}
+    (tmp_path / "head.json").write_text(json.dumps(told))
+    tell, created = time.time, psutil.Process.create_time
+    monkeypatch.setattr(time, "time", lambda: tell() + step_s)
+    monkeypatch.setattr(psutil.Process, "create_time", lambda process: created(process) + step_s)
+    with mock.patch.object(RayHead, "_answers", return_value=True):
+        head = RayHead(tmp_path)
+        head.start()
+    assert head.alive()
+    assert small_head.poll() is None
+    head.stop()
+    small_head.wait(30)
+    assert family(None, MARK, SMALL_MARK) == set()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": "x"}', '{"pid": 1}'])
