@@ -52,6 +52,8 @@ class WriteGroups(Generic[Item, Outcome]):
         """
         self._write = write
         self._most_together, self._most_rows, self._rows_of = most_together, most_rows, rows_of
+        self._gathered: list[_Waiting[Item, Outcome]] = []
+        """What came since an event loop last looked for requests."""
         self._waiting: queue.SimpleQueue[_Waiting[Item, Outcome] | None] = queue.SimpleQueue()
         self._is_closed = False
         self._door = threading.Lock()
@@ -74,7 +76,11 @@ class WriteGroups(Generic[Item, Outcome]):
         with self._door:
             if self._is_closed:
                 raise _ending()
-            self._waiting.put(_Waiting(item, loop, answer))
+            is_first = not any(waiting.loop is loop for waiting in self._gathered)
+            self._gathered.append(_Waiting(item, loop, answer))
+        if is_first:
+            # In between the loop looks for requests once and answers them: what has come already is written, too.
+            loop.call_soon(loop.call_soon, self._send)
         return await answer
 
     def close(self) -> None:
@@ -82,8 +88,18 @@ class WriteGroups(Generic[Item, Outcome]):
         with self._door:
             if not self._is_closed:
                 self._is_closed = True
+                self._put_gathered()
                 self._waiting.put(None)
         self._thread.join()
+
+    def _send(self) -> None:
+        with self._door:
+            self._put_gathered()
+
+    def _put_gathered(self) -> None:
+        for waiting in self._gathered:
+            self._waiting.put(waiting)
+        self._gathered.clear()
 
     def __enter__(self) -> Self:
         return self

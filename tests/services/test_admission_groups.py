@@ -235,3 +235,42 @@ def test_at_the_end_a_database_that_is_away_is_waited_for_once(
     outcomes = asyncio.run(write())
     assert all(isinstance(each, DatabaseUnavailable) for each in outcomes)
     assert len(tried) == 1
+
+
+def test_what_comes_while_the_loop_looks_for_requests_once_is_written_together(
+    database: Database, held: Held
+) -> None:
+    admissions = [experiments.prepare(spec(name=f"n{number}")) for number in range(3)]
+    held.all_wait.set()
+
+    async def write() -> list[bool]:
+        with AdmissionGroups(database) as groups:
+            first = asyncio.create_task(groups.write(admissions[0]))
+            await asyncio.sleep(0)
+            # As a request that was on its way begins once the loop has looked.
+            later = [asyncio.create_task(groups.write(each)) for each in admissions[1:]]
+            return await asyncio.gather(first, *later)
+
+    assert asyncio.run(write()) == [True] * 3
+    assert held.sizes == [3]
+
+
+def test_loops_that_write_at_the_same_time_wait_for_none_of_each_other(database: Database) -> None:
+    admissions = [experiments.prepare(spec(name=f"n{number}")) for number in range(60)]
+    outcomes: list[bool] = []
+    with AdmissionGroups(database) as groups:
+
+        async def write(mine: Sequence[Admission]) -> list[bool]:
+            return [await groups.write(each) for each in mine]
+
+        threads = [
+            threading.Thread(
+                target=lambda part=part: outcomes.extend(asyncio.run(write(admissions[part::3])))
+            )
+            for part in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert outcomes == [True] * 60
