@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from api.errors import problem_response
+from api.joined_writes import JoinedWrites
 from api.middleware import completed
 
 log = logging.getLogger("ghostwatt.api")
@@ -55,7 +56,7 @@ class Wire(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begins, unless there are too many."""
-        super().connection_made(transport)
+        super().connection_made(JoinedWrites(transport, self.loop))
         if len(self.connections) > self.most_connections:
             log.warning("more than %d connections; a new one was closed", self.most_connections)
             transport.abort()
