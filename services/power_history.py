@@ -16,7 +16,7 @@ from services.histories import DEFAULT_POINTS, MOST_POINTS
 from services.power_blocks import Readings, joined, moment, unpack
 from services.power_parts import COARSE, Parts, between, merged
 from services.power_rows import FIGURES, LONGEST_JOINED_S, parts_in
-from services.run_windows import Stretch, stretches, windows
+from services.run_windows import Stretch, windows
 from services.tables import PowerSample, Run
 from services.views import PowerHistory, PowerSeries
 
@@ -48,13 +48,13 @@ def power_history(
         if run is None:
             raise NotFound("run", run_id)
         number = run.attempt if attempt is None else attempt
-        found = stretches(session, run.key, number)
-        series = [one for stretch in found for one in _series(session, stretch, max_points)]
+        stretches, shown = windows(session, run.key, number)
+        series = [one for stretch in stretches for one in _series(session, stretch, max_points)]
         return PowerHistory(
             run_id=run_id,
             attempt=number,
             series=tuple(series),
-            windows=windows(session, run.key, number, found),
+            windows=shown,
         )
 
 

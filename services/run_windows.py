@@ -1,12 +1,24 @@
 """Windows of one run as its power plot shows them: each, or neighbours merged by the database where there are many."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Integer, Select, and_, bindparam, case, cast, func, or_, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Integer,
+    Select,
+    and_,
+    bindparam,
+    case,
+    cast,
+    func,
+    or_,
+    select,
+)
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import InstrumentedAttribute
 
@@ -18,62 +30,71 @@ MOST_WINDOWS = 500
 
 Place = tuple[int, str, int]
 """Device, phase, and number of the merged window."""
+Span = tuple[int, bool | int, int, float, float]
+"""Device, whether it is charged, attempt of the experiment, begin and end on the monotonic clock, of some windows."""
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """The time of one device that a run covers."""
+    """The time of one device that a run covers: from its first window to its last."""
 
     device: Device
     charged: bool
     experiment_attempt: int
     start_s: float
     end_s: float
-    windows: int
 
 
-def stretches(session: Session, run_key: int, attempt: int) -> list[Stretch]:
-    """From each device's first window to its last, by host and device."""
-    end_s = Window.started_monotonic_s + Window.duration_s
-    found = session.execute(
-        select(
-            Window.device_key,
-            func.max(cast(Window.charged, Integer)),
-            func.max(Window.experiment_attempt),
-            func.min(Window.started_monotonic_s),
-            func.max(end_s),
-            func.count(),
-        )
-        .where(Window.run_key == run_key, Window.attempt == attempt)
-        .group_by(Window.device_key)
-    ).all()
-    devices = {
-        device.key: device
-        for device in session.scalars(select(Device).where(Device.key.in_([row[0] for row in found])))
-    }
-    made = [Stretch(devices[row[0]], bool(row[1]), *row[2:]) for row in found]
-    return sorted(made, key=lambda each: (each.device.host, each.device.uuid))
-
-
-def windows(session: Session, run_key: int, attempt: int, found: Sequence[Stretch]) -> tuple[WindowView, ...]:
-    """The windows in order of time; at most about `MOST_WINDOWS`.
+def windows(
+    session: Session, run_key: int, attempt: int
+) -> tuple[tuple[Stretch, ...], tuple[WindowView, ...]]:
+    """The time that a run covers, by host and device; and its windows in order of time, at most about `MOST_WINDOWS`.
 
     Args:
         session: A read session.
         run_key: Which run.
         attempt: Which start of it.
-        found: What `stretches` gave for it.
     """
-    count = sum(each.windows for each in found)
+    values = {"run_key": run_key, "attempt": attempt}
+    # Told by an index alone.
+    count = session.execute(select(func.count()).select_from(Window).where(*_of_run()), values).scalar_one()
     if count > MOST_WINDOWS:
-        return _merged(session, run_key, attempt, {each.device.key: each.device for each in found}, count)
+        return _merged(session, values | {"each": -(-count // MOST_WINDOWS)})
     rows = session.execute(
         select(Window, Device)
         .join(Device, Device.key == Window.device_key)
-        .where(Window.run_key == run_key, Window.attempt == attempt)
-        .order_by(Window.started_at, Window.phase, Window.number, Device.host, Device.uuid)
+        .where(*_of_run())
+        .order_by(Window.started_at, Window.phase, Window.number, Device.host, Device.uuid),
+        values,
     ).all()
-    return tuple(_view(window, device) for window, device in rows)
+    spans = [
+        (
+            window.device_key,
+            window.charged,
+            window.experiment_attempt,
+            window.started_monotonic_s,
+            window.started_monotonic_s + window.duration_s,
+        )
+        for window, _ in rows
+    ]
+    devices = {device.key: device for _, device in rows}
+    return _stretches(spans, devices), tuple(_view(window, device) for window, device in rows)
+
+
+def _stretches(spans: Iterable[Span], devices: Mapping[int, Device]) -> tuple[Stretch, ...]:
+    found: dict[int, Stretch] = {}
+    for device_key, charged, experiment_attempt, start_s, end_s in spans:
+        known = found.get(device_key)
+        if known is None:
+            known = Stretch(devices[device_key], False, experiment_attempt, start_s, end_s)
+        found[device_key] = Stretch(
+            known.device,
+            known.charged or bool(charged),
+            max(known.experiment_attempt, experiment_attempt),
+            min(known.start_s, start_s),
+            max(known.end_s, end_s),
+        )
+    return tuple(sorted(found.values(), key=lambda each: (each.device.host, each.device.uuid)))
 
 
 def _view(window: Window, device: Device) -> WindowView:
@@ -86,22 +107,25 @@ def _view(window: Window, device: Device) -> WindowView:
     return WindowView(**copied, host=device.host, device_uuid=device.uuid, flags=tuple(flags), merged=1)
 
 
-def _merged(
-    session: Session, run_key: int, attempt: int, devices: dict[int, Device], count: int
-) -> tuple[WindowView, ...]:
-    values = {"run_key": run_key, "attempt": attempt, "each": -(-count // MOST_WINDOWS)}
-    rows = session.execute(_merging(), values).mappings().all()
-    flags = _flags(session, values) if any(row["raised"] for row in rows) else {}
-    return tuple(
-        WindowView(
-            **{name: row[name] for name in _MERGED},
-            charged=bool(row["charged"]),
-            host=devices[row["device_key"]].host,
-            device_uuid=devices[row["device_key"]].uuid,
-            flags=tuple(flags.get((row["device_key"], row["phase"], row["place"]), ())),
+def _merged(session: Session, values: dict[str, int]) -> tuple[tuple[Stretch, ...], tuple[WindowView, ...]]:
+    rows = session.execute(_merging(), values).all()
+    keys = {row.device_key for row in rows}
+    devices = {each.key: each for each in session.scalars(select(Device).where(Device.key.in_(keys)))}
+    flags = _flags(session, values) if any(row.raised for row in rows) else {}
+    spans = [(row.device_key, row.charged, row.experiment_attempt, row.start_s, row.end_s) for row in rows]
+    # The columns' types are the database's promise, so nothing is checked again.
+    views = tuple(
+        WindowView.model_construct(
+            **{name: getattr(row, name) for name in _MERGED},
+            charged=bool(row.charged),
+            duration_s=row.end_s - row.start_s,
+            host=devices[row.device_key].host,
+            device_uuid=devices[row.device_key].uuid,
+            flags=tuple(flags.get((row.device_key, row.phase, row.place), ())),
         )
         for row in rows
     )
+    return _stretches(spans, devices), views
 
 
 @cache
@@ -116,12 +140,12 @@ def _merging() -> Select[Any]:
             func.min(Window.number).label("number"),
             func.max(cast(Window.charged, Integer)).label("charged"),
             func.min(Window.started_at).label("started_at"),
-            (
-                func.max(Window.started_monotonic_s + Window.duration_s)
-                - func.min(Window.started_monotonic_s)
-            ).label("duration_s"),
-            func.sum(Window.steps).label("steps"),
-            func.sum(Window.samples).label("samples"),
+            func.max(Window.experiment_attempt).label("experiment_attempt"),
+            func.min(Window.started_monotonic_s).label("start_s"),
+            func.max(Window.started_monotonic_s + Window.duration_s).label("end_s"),
+            # PostgreSQL adds large integers up as decimal numbers.
+            cast(func.sum(Window.steps), BigInteger).label("steps"),
+            cast(func.sum(Window.samples), BigInteger).label("samples"),
             _of_all(Window.energy_mj).label("energy_mj"),
             _of_all(Window.uncertainty_mj).label("uncertainty_mj"),
             _if_same(Window.method).label("method"),
@@ -149,7 +173,9 @@ def _place() -> Sequence[Any]:
 
 
 _MERGED = tuple(
-    name for name in WindowView.model_fields if name not in {"charged", "host", "device_uuid", "flags"}
+    name
+    for name in WindowView.model_fields
+    if name not in {"charged", "duration_s", "host", "device_uuid", "flags"}
 )
 
 
