@@ -69,15 +69,17 @@ def origin(result: dict[str, Any]) -> str:
 
 def ghost_exchange(result: dict[str, Any]) -> str:
     """Microseconds per exchange."""
-    lines = [
-        "| b, k, p | all-gather: NCCL | fused | reduce-scatter: NCCL | fused |",
-        "|---|---|---|---|---|",
-    ]
+    kinds = {
+        "all-gather": ("nccl_all_gather", "fused_gather"),
+        "reduce-scatter": ("nccl_reduce_scatter", "fused_reduce"),
+        "all-reduce of (k, b)": ("nccl_all_reduce", "fused_sum"),
+    }
+    # Sums are fused since later than the others.
+    kinds = {kind: sides for kind, sides in kinds.items() if f"{sides[1]}_us" in result["rows"][0]}
+    heads = " | ".join(f"{kind}: NCCL | fused" for kind in kinds)
+    lines = [f"| b, k, p | {heads} |", "|---" * (1 + 2 * len(kinds)) + "|"]
     for row in result["rows"]:
-        cells = [
-            f"{row[f'{side}_us']:.1f} µs"
-            for side in ("nccl_all_gather", "fused_gather", "nccl_reduce_scatter", "fused_reduce")
-        ]
+        cells = [f"{row[f'{side}_us']:.1f} µs" for sides in kinds.values() for side in sides]
         lines.append(f"| {row['b']}, {row['k']}, {row['p']} | {' | '.join(cells)} |")
     return "\n".join([*lines, "", f"Medians over rounds, inside a CUDA graph. {origin(result)}."])
 

@@ -27,6 +27,8 @@ PLACEMENT: FeaturePlacement = "split"
 FEATURES, OUTPUTS, VALIDATION_ROWS = 256, 16, 64
 BASELINE = "tensor column/row"
 """The arm that others are compared with."""
+BASELINE_OVER_NCCL = f"{BASELINE} over NCCL"
+"""The same with its sums by the library's collectives."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,8 @@ class StepArm:
     """Its name in tables."""
     planned: PlannedArm
     """What is built."""
-    nccl_ghosts: bool = False
-    """Whether ghosts must travel by the library's collectives though the fused exchange could carry them."""
+    nccl_only: bool = False
+    """Whether all must travel by the library's collectives though the fused exchange could carry some of it."""
     ghosts_beside: bool | None = None
     """Whether ghosts are made beside the local product (`Communicator.makes_ghosts_beside`); None is as usual."""
     splits_products: bool = False
@@ -82,8 +84,10 @@ def arms(size: Size, dtype: Dtype, names: Sequence[str] | None = None) -> list[S
     phantom = PhantomArm(name="phantom", world_size=p, ghosts=k)
     # As many weights as phantom: 2 n r = n^2 / p + k n p.
     low_rank = LowRankArm(name="low-rank", world_size=p, rank=max(1, round((n / p + k * p) / 2)))
+    tensor = _planned(TensorArm(name="tensor", world_size=p), size, dtype)
     made = [
-        StepArm(BASELINE, _planned(TensorArm(name="tensor", world_size=p), size, dtype)),
+        StepArm(BASELINE, tensor),
+        StepArm(BASELINE_OVER_NCCL, tensor, nccl_only=True),
         StepArm(
             "tensor gather", _planned(TensorArm(name="tensor", form="gather", world_size=p), size, dtype)
         ),
@@ -98,7 +102,7 @@ def arms(size: Size, dtype: Dtype, names: Sequence[str] | None = None) -> list[S
             ),
         ),
         StepArm("phantom", _planned(phantom, size, dtype)),
-        StepArm("phantom over NCCL", _planned(phantom, size, dtype), nccl_ghosts=True),
+        StepArm("phantom over NCCL", _planned(phantom, size, dtype), nccl_only=True),
         StepArm("block-diagonal", _planned(BlockDiagonalArm(name="block", world_size=p), size, dtype)),
         StepArm("low-rank", _planned(low_rank, size, dtype)),
     ]

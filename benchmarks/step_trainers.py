@@ -32,8 +32,8 @@ RESERVE_BYTES = 2**30
 """for workspaces and what the allocator can't use."""
 
 
-class CollectiveGhosts(Communicator):
-    """Ranks whose ghosts travel by the library's collectives, whatever else could carry them."""
+class LibraryRanks(Communicator):
+    """Ranks whose messages travel by the library's collectives, whatever else could carry them."""
 
     def fuse_ghosts(self, device: torch.device) -> str:  # noqa: ARG002
         """Nothing is fused."""
@@ -104,7 +104,7 @@ def communicator(arm: StepArm, team: Team, *, silent: bool) -> Communicator:
         return ranks(team.compute.group)
     if arm.splits_products:
         return SplittingRanks(team.compute.group)
-    return CollectiveGhosts(team.compute.group) if arm.nccl_ghosts else team.compute
+    return LibraryRanks(team.compute.group) if arm.nccl_only else team.compute
 
 
 def build(

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(GPUS == 0, reason="needs a CUDA device")
 
 def beside_and_after(p: int, dtype: str, **training: Any) -> list[tuple[str, Run, Run]]:
     # Small weights are updated by the same kernels at the end, too: this process is the rank's own.
-    optimizers_module.LEAST_IN_ONE_PASS = 1
+    optimizers_module.LEAST_IN_ONE_PASS = 1  # type: ignore[attr-defined]
     dataset = load_task(TASK)
     found = []
     with gpu_ranks() as (group, device):
