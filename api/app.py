@@ -20,6 +20,7 @@ from api import errors, openapi, pages, service_errors
 from api.auth import authorize, unguarded
 from api.background import Background
 from api.context import Context
+from api.direct import Direct
 from api.doors import Doors, is_loopback
 from api.heavy import HeavyDocuments
 from api.in_flight import InFlight
@@ -92,13 +93,15 @@ def create_app(
             Middleware(Methods, routers=ROUTERS),
         ],
     )
+    # The innermost, so that it is after all others; it takes the handlers that are installed below.
+    direct = [direct_submission(), direct_events()]
+    app.user_middleware.append(Middleware(Direct, routes=direct, handlers=app.exception_handlers))
     errors.install(app)
     service_errors.install(app)
     without_scope = unguarded(ROUTERS)
     assert not without_scope, f"routes that say of nobody that they may use them: {without_scope}"
     for router in ROUTERS:
         app.include_router(router)
-    app.router.routes[:0] = [direct_submission(), direct_events()]
     pages.install(app)
     openapi.install(app, ROUTERS)
     return app

@@ -1,17 +1,19 @@
-"""Routes that stand before all routers, for addresses where FastAPI's own way costs as much as the work.
+"""Addresses that are answered before all routers, where FastAPI's own way costs as much as the work.
 
 FastAPI looks for an included route twice, opens what dependencies might want to close, and searches every request anew
 for its parameters. A direct route leaves all of that out; whoever uses one does by hand what its parameters would have
 done, `authorize` first of all. Middleware, limits, handlers of errors and figures are those of every route.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.routing import APIRoute
+from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Match
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 def route_of(router: APIRouter, endpoint: Callable[..., object]) -> APIRoute:
@@ -20,37 +22,51 @@ def route_of(router: APIRouter, endpoint: Callable[..., object]) -> APIRoute:
     return route
 
 
-class DirectRoute(BaseRoute):
-    """Answers the plain requests of one route, which describes them, and answers all others itself."""
+@dataclass(frozen=True)
+class DirectRoute:
+    """Answers the plain requests of one route, which describes them and answers all others itself."""
 
-    def __init__(
-        self,
-        route: APIRoute,
-        answer: Callable[[Request], Awaitable[Response]],
-        is_plain: Callable[[Scope], bool] = lambda _scope: True,
-    ) -> None:
-        """Args: the route, whose path has no parameters; what answers; which requests, if not all."""
-        assert not route.param_convertors, f"{route.path} has parameters, which a direct route does not read"
-        self._route = route
-        self._methods = frozenset(route.methods or ())
-        self._answer = answer
-        self._is_plain = is_plain
+    route: APIRoute
+    """Its path has no parameters."""
+    answer: Callable[[Request], Awaitable[Response]]
+    """What answers instead of it."""
+    is_plain: Callable[[Scope], bool] = lambda _scope: True
+    """Which requests."""
 
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Whether a request is one of those."""
-        route = self._route
-        is_one = (
-            scope["type"] == "http"
-            and scope["path"] == route.path
-            and scope["method"] in self._methods
-            and self._is_plain(scope)
-        )
-        if not is_one:
-            return Match.NONE, {}
-        # The log, the figures and `authorize` ask which route it is.
-        return Match.FULL, {"route": route, "endpoint": route.endpoint, "path_params": {}}
 
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+class Direct:
+    """The innermost of the app's middleware: what is not for a direct route goes on to the routers."""
+
+    def __init__(self, app: ASGIApp, routes: Sequence[DirectRoute], handlers: Mapping[Any, Any]) -> None:
+        """Args: the app inside, the direct routes, the app's handlers of errors by kind."""
+        for each in routes:
+            assert not each.route.param_convertors, (
+                f"{each.route.path} has parameters, which nobody would read"
+            )
+        self.app = app
+        self._routes = {
+            (method, each.route.path): each for each in routes for method in each.route.methods or ()
+        }
+        self._handlers = handlers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request."""
-        response = await self._answer(Request(scope, receive, send))
-        await response(scope, receive, send)
+        direct = self._routes.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
+        if direct is None or not direct.is_plain(scope):
+            await self.app(scope, receive, send)
+            return
+        # The log, the figures and `authorize` ask which route it is.
+        scope["route"], scope["endpoint"], scope["path_params"] = direct.route, direct.route.endpoint, {}
+        try:
+            response = await direct.answer(Request(scope, receive, send))
+        except Exception as error:
+            await self._refuse(error, scope, receive, send)
+        else:
+            await response(scope, receive, send)
+
+    async def _refuse(self, error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
+        async def raise_it(_scope: Scope, _receive: Receive, _send: Send) -> None:
+            raise error
+
+        # Starlette's own way from an error to its handler's answer, taken only where there is one.
+        await ExceptionMiddleware(raise_it, self._handlers)(scope, receive, send)

@@ -12,12 +12,13 @@ strangers' pages. Two checks keep those out:
 
 import ipaddress
 from collections.abc import Collection
+from functools import lru_cache
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.errors import ApiError, Forbidden, problem_response, shown
+from api.headers import header, header_list
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -42,6 +43,11 @@ def split_authority(authority: str) -> tuple[str, int | None] | None:
     """
     if not authority or len(authority) > 300 or any(c in authority for c in "/?#@\\ \t,"):
         return None
+    return _split(authority)
+
+
+@lru_cache(maxsize=256)
+def _split(authority: str) -> tuple[str, int | None] | None:
     try:
         parts = urlsplit(f"//{authority}")
         host, port = parts.hostname, parts.port
@@ -82,8 +88,7 @@ class Doors:
         await response(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> ApiError | None:
-        headers = Headers(scope=scope)
-        given = headers.getlist("host")
+        given = header_list(scope, b"host")
         authority = split_authority(given[0]) if len(given) == 1 else None
         if authority is None:
             return ApiError(400, "bad-host", "the request needs exactly one valid Host header")
@@ -97,12 +102,12 @@ class Doors:
             )
         if scope["method"] in SAFE_METHODS:
             return None
-        return self._origin_refusal(headers, host, port)
+        return self._origin_refusal(scope, host, port)
 
-    def _origin_refusal(self, headers: Headers, host: str, port: int | None) -> ApiError | None:
-        origin = headers.get("origin")
+    def _origin_refusal(self, scope: Scope, host: str, port: int | None) -> ApiError | None:
+        origin = header(scope, b"origin")
         if origin is None:
-            if headers.get("sec-fetch-site", "none") in ("same-origin", "none"):
+            if header(scope, b"sec-fetch-site") in (None, "same-origin", "none"):
                 return None
             return Forbidden("a page of another origin may not change anything here", "foreign-origin")
         try:

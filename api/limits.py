@@ -6,10 +6,10 @@ A body must come as it is: a compressed one could be a thousand times as long as
 import asyncio
 from collections.abc import Mapping
 
-from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import ApiError, BodyTooLarge, problem_response, shown
+from api.headers import header, header_list
 
 MAX_BODY_BYTES = 2 * 1024 * 1024
 """Longest body where no route says otherwise: a spec with ten thousand columns fits."""
@@ -29,6 +29,8 @@ MAX_HEADER_BYTES = 32 * 1024
 """Longest headers, all together."""
 MAX_HEADERS = 100
 """Most headers."""
+WHOLE = "ghostwatt.body_is_whole"
+"""Key of a request's scope that the protocol sets once all of the body is there."""
 BODY_PAUSE_S = 30.0
 """Longest pause between two parts of a body."""
 BODY_S = 300.0
@@ -70,8 +72,8 @@ class RequestLimits:
         limit_bytes = next(
             size for prefix, size in self.body_bytes.items() if scope["path"].startswith(prefix)
         )
-        body = _Body(receive, limit_bytes, self.body_pause_s, self.body_s)
-        expects_go_ahead = "100-continue" in Headers(scope=scope).get("expect", "").lower()
+        body = _Body(scope, receive, limit_bytes, self.body_pause_s, self.body_s)
+        expects_go_ahead = "100-continue" in (header(scope, b"expect") or "").lower()
 
         async def send_after_body(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] >= 400 and not expects_go_ahead:
@@ -95,7 +97,10 @@ class RequestLimits:
 class _Body:
     """One request's body as it arrives."""
 
-    def __init__(self, receive: Receive, limit_bytes: int, pause_s: float, whole_s: float) -> None:
+    def __init__(
+        self, scope: Scope, receive: Receive, limit_bytes: int, pause_s: float, whole_s: float
+    ) -> None:
+        self._scope = scope
         self._receive = receive
         self._whole_s = whole_s
         self._end_s: float | None = None
@@ -112,11 +117,20 @@ class _Body:
         """
         if self._complete:
             return await self._receive()
+        if WHOLE in self._scope:
+            message = await self._next()  # there is nothing to wait for
+        else:
+            message = await self._next_in_time()
+        if self._received_bytes > self._limit_bytes:
+            raise BodyTooLarge(self._limit_bytes)
+        return message
+
+    async def _next_in_time(self) -> Message:
         moment_s = asyncio.get_running_loop().time()
         self._end_s = moment_s + self._whole_s if self._end_s is None else self._end_s
         try:
             async with asyncio.timeout_at(min(moment_s + self._pause_s, self._end_s)):
-                message = await self._next()
+                return await self._next()
         except TimeoutError as error:
             self._complete = True
             detail = (
@@ -124,9 +138,6 @@ class _Body:
                 f"{self._whole_s:g} s; send the request again"
             )
             raise ApiError(408, "request-timeout", detail, headers={"Connection": "close"}) from error
-        if self._received_bytes > self._limit_bytes:
-            raise BodyTooLarge(self._limit_bytes)
-        return message
 
     async def drain(self) -> None:
         """Reads what a refusal left unread: closing on it would reset the connection and lose the answer."""
@@ -161,11 +172,11 @@ def _refusal(scope: Scope, limit_bytes: int) -> ApiError | None:
         # A proxy in front may believe the one that is not believed here, and see another request behind the body.
         return ApiError(400, "ambiguous-length", "the request has both Content-Length and Transfer-Encoding")
     if names & {b"content-length", b"transfer-encoding"}:
-        given = ", ".join(Headers(scope=scope).getlist("content-encoding"))
+        given = ", ".join(header_list(scope, b"content-encoding"))
         if {each.strip().lower() for each in given.split(",")} - {"", "identity"}:
             detail = f"the body's content encoding is {shown(given)}; send it as it is, without compression"
             return ApiError(415, "unsupported-encoding", detail, headers={"Accept-Encoding": "identity"})
-    length = Headers(scope=scope).get("content-length", "0")
+    length = header(scope, b"content-length") or "0"
     if length.isascii() and length.isdigit() and int(length[:20]) > limit_bytes:
         return BodyTooLarge(limit_bytes)
     return None

@@ -31,13 +31,18 @@ class Methods:
             for route in router.routes
             if isinstance(route, APIRoute)
         ]
+        paths = {route.path for router in routers for route in router.routes if isinstance(route, APIRoute)}
+        self._plain = {path: self._allowed(path) for path in paths if "{" not in path}
+        """What is allowed where the path is all there is to know."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers the request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        method, allowed = scope["method"], self._allowed(scope["path"])
+        method, allowed = scope["method"], self._plain.get(scope["path"])
+        if allowed is None:
+            allowed = self._allowed(scope["path"])
         if not allowed or method in allowed - {"HEAD", "OPTIONS"}:
             await self.app(scope, receive, send)
         elif method == "HEAD" and "GET" in allowed:

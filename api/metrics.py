@@ -49,6 +49,9 @@ class ServiceMetrics:
             buckets=SECONDS,
             registry=self.registry,
         )
+        # As many as there are labels; looking one up by its labels costs more than counting.
+        self._counters: dict[tuple[str, str, int], Counter] = {}
+        self._histograms: dict[str, Histogram] = {}
         self._events = Counter(
             "ghostwatt_ingest_events",
             "Events of jobs by what became of them: accepted, duplicate, rejected.",
@@ -72,9 +75,16 @@ class ServiceMetrics:
             began_s: Seconds until the answer began; None if it never did.
         """
         known = route or OTHER
-        self._requests.labels(method if method in METHODS else OTHER, known, str(status)).inc()
+        series = (method if method in METHODS else OTHER, known, status)
+        counter = self._counters.get(series)
+        if counter is None:
+            counter = self._counters[series] = self._requests.labels(*map(str, series))
+        counter.inc()
         if began_s is not None:
-            self._seconds.labels(known).observe(began_s)
+            histogram = self._histograms.get(known)
+            if histogram is None:
+                histogram = self._histograms[known] = self._seconds.labels(known)
+            histogram.observe(began_s)
 
     def ingested(self, result: IngestResult, *, metric_points: int, power_points: int = 0) -> None:
         """Counts one batch of events.

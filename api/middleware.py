@@ -10,10 +10,10 @@ import time
 from collections.abc import Iterable
 from urllib.parse import quote
 
-from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import problem_response
+from api.headers import header
 from api.logs import request_fields
 from api.metrics import ServiceMetrics
 
@@ -55,8 +55,8 @@ class RequestContext:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        given = Headers(scope=scope).get("x-request-id", "")
-        request_id = given if REQUEST_ID.fullmatch(given) else secrets.token_hex(10)
+        given = header(scope, b"x-request-id")
+        request_id = given if given and REQUEST_ID.fullmatch(given) else secrets.token_hex(10)
         scope.setdefault("state", {})["request_id"] = request_id
         answer = _Answer(scope["method"], request_id)
 
@@ -115,8 +115,18 @@ class _Answer:
             "duration_ms": duration_ms,
             **request_fields(scope),
         }
-        access_log.info(
-            "%s %s %s %d %.1f ms", self.request_id, self.method, path, self.status, duration_ms, extra=fields
+        # As `info` does, but for the search for the line of code that asks: it is always this one, and nobody is told.
+        access_log.handle(
+            access_log.makeRecord(
+                access_log.name,
+                logging.INFO,
+                __file__,
+                0,
+                "%s %s %s %d %.1f ms",
+                (self.request_id, self.method, path, self.status, duration_ms),
+                None,
+                extra=fields,
+            )
         )
 
 

@@ -4,7 +4,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from api.errors import shown
-from api.limits import MAX_HEADER_BYTES
+from api.limits import MAX_HEADER_BYTES, WHOLE
 from api.wire import Wire
 
 VERSIONS = frozenset({"1.0", "1.1"})
@@ -85,6 +85,7 @@ class LlhttpWire(Wire, HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """The request is whole."""
         self._is_whole, self._unused_bytes = True, 0
+        self.scope[WHOLE] = True  # type: ignore[literal-required]
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
