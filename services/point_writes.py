@@ -159,6 +159,7 @@ def _on_postgresql(db: Database, sent: dict[int, Sent]) -> dict[int, int]:
                 {
                     "number": len(rows),
                     "batch": number,
+                    "batch_events": len(each.batch.events),
                     "key_id": each.key_id,
                     "experiment_id": each.batch.experiment_id,
                     "subject_id": event.subject_id,
@@ -208,12 +209,13 @@ _SQLITE_HEARD = (
     "WHERE id IN (SELECT value FROM json_each(?))"
 )
 # What is locked by another is left out, so that two groups that hold some of the same never wait for each other, and
-# nobody waits for an experiment that isn't his.
+# nobody waits for an experiment that isn't his. `IS TRUE` keeps the planner, who knows nothing of how many rows there
+# are, from comparing each with each.
 _POSTGRESQL = f"""
 WITH given AS MATERIALIZED (
-    SELECT * FROM json_to_recordset(%s::json) AS given(number int, batch int, key_id text, experiment_id text,
-        subject_id text, attempt int, source text, seq bigint, at timestamptz, is_heard bool, first_step bigint,
-        point_count int, points text)
+    SELECT * FROM json_to_recordset(%s::json) AS given(number int, batch int, batch_events int, key_id text,
+        experiment_id text, subject_id text, attempt int, source text, seq bigint, at timestamptz, is_heard bool,
+        first_step bigint, point_count int, points text)
 ), locked AS MATERIALIZED (
     SELECT id, state, attempt, reported_outcome, finished_at, compared_at
     FROM experiments WHERE id IN (SELECT experiment_id FROM given)
@@ -229,8 +231,7 @@ WITH given AS MATERIALIZED (
     JOIN attempts ON attempts.run_key = runs.key AND attempts.attempt = given.attempt
     WHERE {_COUNTS}
 ), taken AS MATERIALIZED (
-    SELECT given.batch FROM given LEFT JOIN known USING (number) GROUP BY given.batch
-    HAVING count(*) = count(known.run_key)
+    SELECT batch FROM known GROUP BY batch HAVING count(*) = min(batch_events)
 ), event AS (
     INSERT INTO events ({_EVENT})
     SELECT experiment_id, subject_id, attempt, source, seq, 'metrics', at, clock_timestamp()
@@ -238,7 +239,10 @@ WITH given AS MATERIALIZED (
     ON CONFLICT DO NOTHING
     RETURNING subject_id, attempt, source, seq
 ), new AS MATERIALIZED (
-    SELECT known.* FROM known JOIN event USING (subject_id, attempt, source, seq)
+    SELECT * FROM known
+    WHERE ((subject_id, attempt, source, seq) IN (
+        SELECT subject_id::text, attempt, source::text, seq FROM event
+    )) IS TRUE
 ), block AS (
     INSERT INTO metric_blocks ({_BLOCK})
     SELECT run_key, attempt, seq, source, first_step, point_count, decode(points, 'hex')
