@@ -27,6 +27,7 @@ from fastapi.security import HTTPBearer
 from api.context import Context, context_of
 from api.doors import SAFE_METHODS
 from api.errors import Forbidden, Unauthorized
+from api.headers import header
 from services import keys
 from services.errors import KeyLacksScope, KeyRefused
 from services.keys import Caller, Scope
@@ -190,10 +191,10 @@ def _challenge(request: Request) -> str:
 
 
 def _token(request: Request) -> str | None:
-    header = request.headers.get("authorization")
-    if header is None:
+    sent = header(request.scope, b"authorization")
+    if sent is None:
         return None
-    kind, _, value = header.partition(" ")
+    kind, _, value = sent.partition(" ")
     value = value.strip()
     if kind.lower() == "bearer" and value:
         return value

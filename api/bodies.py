@@ -5,9 +5,11 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import ClientDisconnect
 
 from api.context import context_of
 from api.errors import MAX_FIELD_PROBLEMS, ApiError, FieldProblem, field_problem, shown, validation_problems
+from api.headers import header
 from api.heavy import HEAVY_JSON_BYTES, HEAVY_YAML_BYTES
 from phantom_core.described import describe
 from phantom_core.documents import DocumentError, parse_json, parse_yaml
@@ -39,12 +41,28 @@ async def raw_body(request: Request) -> bytes:
     return await request.body()
 
 
+async def plain_body(request: Request) -> bytes:
+    """The same for a direct route, where nobody else has read any of it: without Starlette's stream of parts.
+
+    Raises:
+        ClientDisconnect: Whoever sent it has gone away.
+    """
+    parts = []
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        parts.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
 RawBody = Annotated[bytes, Depends(raw_body)]
 
 
 def is_short(request: Request, body: bytes) -> bool:
     """Whether a body is read in less time than another thread takes to begin."""
-    return len(body) <= SHORT_JSON_BYTES and request.headers.get("content-type") in JSON_TYPES
+    return len(body) <= SHORT_JSON_BYTES and header(request.scope, b"content-type") in JSON_TYPES
 
 
 def parse_spec(request: Request, body: bytes) -> ExperimentSpec:
@@ -84,12 +102,12 @@ def check_content_type(request: Request, types: frozenset[str]) -> str:
     Raises:
         ApiError: 415 if it is none of `types`, or the charset is not UTF-8.
     """
-    header = request.headers.get("content-type", "")
-    if header in types:
-        return header
+    sent = header(request.scope, b"content-type") or ""
+    if sent in types:
+        return sent
     message = email.message.Message()
-    message["content-type"] = header
-    given = message.get_content_type() if header else ""
+    message["content-type"] = sent
+    given = message.get_content_type() if sent else ""
     if given not in types:
         accepted = " or ".join(sorted(types & {"application/json", "application/yaml"}))
         detail = f"the body's content type is {shown(given) or 'not given'}; send {accepted}"

@@ -61,12 +61,14 @@ def parse_json(text: str) -> Any:
         DocumentError: It is no JSON, is nested too deeply, or repeats a key.
     """
     try:
-        document = json.loads(text, object_pairs_hook=_unique, parse_int=_integer)
+        document = _JSON.decode(text)
     except json.JSONDecodeError as error:
         raise DocumentError(f"as JSON: {error}") from error
     except RecursionError as error:
         raise DocumentError(f"as JSON: nested more than {MAX_DEPTH} deep") from error
-    _check_tree(document)
+    # Too few brackets to be deep, and no escapes to write half of a pair with: most texts show it by themselves.
+    if text.count("[") + text.count("{") >= MAX_DEPTH or "\\u" in text or not text.isascii():
+        _check_tree(document)
     return document
 
 
@@ -208,6 +210,9 @@ def _integer(text: str) -> int:
     if len(text) > _MAX_DIGITS:
         raise DocumentError(f"a number has {len(text):,} digits; the limit is {_MAX_DIGITS}")
     return int(text)
+
+
+_JSON = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_integer)
 
 
 def _check_tree(document: Any) -> None:

@@ -99,8 +99,9 @@ def layer_costs(
             hidden = [
                 (layers.row(by_dtensor), pairs),
                 (layers.column(by_dtensor), pairs),
-                (layers.row_scatter(by_dtensor), rest),
             ]
+            if rest:
+                hidden.append((layers.row_scatter(by_dtensor), rest))
         case PhantomArm():
             hidden = [(layers.phantom(arm.ghosts), model.depth)]
         case LowRankArm():
@@ -135,8 +136,7 @@ class _Layers:
 
     def input(self, features: int) -> LayerCost:
         """Features to shard; features need no gradient, so half of the usual backward."""
-        cost = self._layer((features * self.m,), reads=0, writes=self.m)
-        return replace(cost, backward_flops=cost.forward_flops)
+        return self._layer((features * self.m,), reads=0, writes=self.m, input_gradient=False)
 
     def output(self, outputs: int) -> LayerCost:
         """Shard to full outputs by an all-reduce."""
@@ -232,6 +232,7 @@ class _Layers:
         writes: int,
         *,
         full: bool = False,
+        input_gradient: bool = True,
         forward: tuple[Exchange, ...] = (),
         backward: tuple[Exchange, ...] = (),
         saved: int = 0,
@@ -246,7 +247,7 @@ class _Layers:
             own_parameters=weights + biases - replicated,
             replicated_parameters=replicated,
             forward_flops=2 * self.b * weights,
-            backward_flops=4 * self.b * weights,
+            backward_flops=(4 if input_gradient else 2) * self.b * weights,
             forward_exchanges=forward if self.p > 1 else (),
             backward_exchanges=backward if self.p > 1 else (),
             saved_elements=saved,

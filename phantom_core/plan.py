@@ -88,10 +88,15 @@ def make_plan(spec: ExperimentSpec) -> Plan:
 
 def resolve(spec: ExperimentSpec, arm: Arm, control_of: tuple[str, ...] = ()) -> PlannedArm:
     """Applies an arm's overrides to the experiment's model and recipe."""
-    model = spec.model.model_copy(update=arm.model.model_dump(exclude_none=True))
-    overrides = {key: value for key, value in arm.training if value is not None}
-    training = spec.training.model_copy(update=overrides)
-    return PlannedArm(arm=arm, model=model, training=training, control_of=control_of)
+    # Models are frozen, so that what nothing overrides may be shared.
+    shape = {key: value for key, value in arm.model if value is not None}
+    recipe = {key: value for key, value in arm.training if value is not None}
+    return PlannedArm(
+        arm=arm,
+        model=spec.model.model_copy(update=shape) if shape else spec.model,
+        training=spec.training.model_copy(update=recipe) if recipe else spec.training,
+        control_of=control_of,
+    )
 
 
 def default_baseline(arms: Sequence[Arm]) -> str:
@@ -108,7 +113,8 @@ def schedule(plan: Plan) -> list[ScheduledRun]:
     runs = []
     for number in range(measurement.rounds_planned):
         names = [planned.name for planned in plan.arms]
-        random.Random(derived_seed(measurement.seed, "order", number)).shuffle(names)  # noqa: S311
+        if len(names) > 1:
+            random.Random(derived_seed(measurement.seed, "order", number)).shuffle(names)  # noqa: S311
         seed = derived_seed(measurement.seed, "run", number)
         runs += [
             ScheduledRun(round=number, position=position, arm=name, seed=seed)

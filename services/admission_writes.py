@@ -9,6 +9,8 @@ import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from pydantic_core import to_json
+
 from services.admissions import ARM_COLUMNS, EXPERIMENT_COLUMNS, Admission
 from services.database import Cursor, Database
 from services.moves import SERVICE
@@ -73,7 +75,8 @@ def _is_free_on_sqlite(cursor: Cursor, admission: Admission, moment: str) -> boo
 
 
 def _document(rows: Sequence[object]) -> str:
-    return json.dumps(rows, ensure_ascii=False)
+    # Pydantic's writer, a tenth of the time of Python's; none of the numbers is without an end.
+    return to_json(rows).decode()
 
 
 def _sqlite_experiments(count: int) -> str:

@@ -120,6 +120,7 @@ def admission_of(
     """
     spec = plan.spec
     positions = {planned.name: position for position, planned in enumerate(plan.arms)}
+    settings = [planned.model_dump_json() for planned in plan.arms]
     return Admission(
         id=identifier,
         experiment=(
@@ -131,15 +132,15 @@ def admission_of(
             spec.measurement.rounds_planned,
             spec.measurement.sample_rate_hz,
             spec_json,
-            plan.model_dump_json(exclude={"spec"}),
+            _plan_json(plan, settings),
             plan.baseline,
             priority,
             submitted_by,
         ),
         tags=tuple(spec.tags.items()),
         arms=tuple(
-            _arm(position, planned, cost)
-            for position, (planned, cost) in enumerate(zip(plan.arms, costs, strict=True))
+            _arm(position, *each)
+            for position, each in enumerate(zip(plan.arms, settings, costs, strict=True))
         ),
         runs=tuple(
             RunRow(
@@ -155,7 +156,13 @@ def admission_of(
     )
 
 
-def _arm(position: int, planned: PlannedArm, cost: ArmCostView) -> tuple[object, ...]:
+def _plan_json(plan: Plan, settings: Sequence[str]) -> str:
+    """A plan without its spec, of arms that are written already: they are most of it."""
+    rest = plan.model_dump_json(exclude={"spec", "arms"})
+    return f'{{"arms":[{",".join(settings)}],{rest[1:]}'
+
+
+def _arm(position: int, planned: PlannedArm, settings: str, cost: ArmCostView) -> tuple[object, ...]:
     return (
         planned.name,
         position,
@@ -165,7 +172,7 @@ def _arm(position: int, planned: PlannedArm, cost: ArmCostView) -> tuple[object,
         planned.model.depth,
         planned.arm.ghosts if isinstance(planned.arm, PhantomArm) else None,
         planned.model.number_format,
-        planned.model_dump_json(),
+        settings,
         json.dumps(planned.control_of),
         cost.model_dump_json(),
     )

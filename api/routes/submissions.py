@@ -13,7 +13,7 @@ from pydantic import Field
 from starlette.types import Scope
 
 from api.auth import CallerDependency, authorize, needs
-from api.bodies import RawBody, is_short, parse_spec, raw_body
+from api.bodies import RawBody, is_short, parse_spec, plain_body
 from api.context import Context, ContextDependency, context_of
 from api.direct import DirectRoute, route_of
 from api.errors import ApiError
@@ -163,7 +163,7 @@ def direct_submission() -> DirectRoute:
 
     async def answer_it(request: Request) -> Response:
         caller = await authorize(request)
-        body = await raw_body(request)
+        body = await plain_body(request)
         key = next(iter(_keys(request.scope)), None)
         return await submit(request, body, context_of(request), caller, key)
 

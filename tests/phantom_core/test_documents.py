@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phantom_core.documents import DocumentError, parse_document, parse_json, parse_yaml
+from phantom_core.documents import MAX_DEPTH, DocumentError, parse_document, parse_json, parse_yaml
 
 # PyYAML writes text such as 1e5 bare, which is text in YAML 1.1 and a number here.
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8).filter(
@@ -195,3 +195,18 @@ def test_json_reads_as_json_even_where_yaml_would_differ() -> None:
 def test_no_text_breaks_the_reader(text: str) -> None:
     with contextlib.suppress(DocumentError):
         assert isinstance(parse_document(text), dict)
+
+
+def test_json_is_nested_as_deep_as_the_limit_says_and_no_deeper() -> None:
+    lists = MAX_DEPTH - 1
+    parse_json("[" * lists + "1" + "]" * lists)
+    with pytest.raises(DocumentError, match="nested more than"):
+        parse_json("[" * (lists + 1) + "1" + "]" * (lists + 1))
+    assert len(parse_json("[" + "[1]," * 300 + "1]")) == 301
+
+
+@pytest.mark.parametrize("half", ['"\\ud800"', '{"\\udfff": 1}', '[["ä\\ud83d"]]', '"\\uD800"'])
+def test_half_of_a_surrogate_pair_is_refused_wherever_it_is(half: str) -> None:
+    with pytest.raises(DocumentError, match="no valid Unicode"):
+        parse_json(half)
+    assert parse_json('"\\ud83d\\ude00"') == "\U0001f600"

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy.exc import IntegrityError
 
+from phantom_core.plan import make_plan
 from services import admission_groups, experiments, runs
 from services.admission_groups import AdmissionGroups
 from services.admission_writes import admit
@@ -191,6 +192,7 @@ def test_values_come_back_as_they_were_given(database: Database) -> None:
         row = session.get_one(Experiment, admission.id)
         assert (row.priority, row.submitted_by, row.sample_rate_hz) == (7, "someone", 10 / 3)
         assert row.plan["arms"][1]["arm"]["ghosts"] == 4
+        assert row.plan == make_plan(given).model_dump(mode="json", exclude={"spec"})
 
 
 def test_what_nobody_waits_for_any_more_is_not_written(database: Database, held: Held) -> None:
