@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from services.database import Database
 from services.errors import NotFound, QueryError
 from services.histories import DEFAULT_POINTS, MOST_POINTS
-from services.power_blocks import Readings, joined, moment, unpack
+from services.power_blocks import Readings, joined, unpack
 from services.power_parts import COARSE, Parts, between, merged
 from services.power_rows import FIGURES, LONGEST_JOINED_S, parts_in
 from services.run_windows import Stretch, windows
@@ -163,7 +163,7 @@ def _names(stretch: Stretch, method: str) -> dict[str, Any]:
 
 
 def _moments(at_us: NDArray[np.int64]) -> tuple[datetime, ...]:
-    return tuple([moment(at) for at in at_us.tolist()])
+    return tuple([at.replace(tzinfo=UTC) for at in at_us.astype("datetime64[us]").tolist()])
 
 
 def _known(values: NDArray[np.float64]) -> tuple[float | None, ...]:

@@ -82,19 +82,15 @@ def windows(
 
 
 def _stretches(spans: Iterable[Span], devices: Mapping[int, Device]) -> tuple[Stretch, ...]:
-    found: dict[int, Stretch] = {}
-    for device_key, charged, experiment_attempt, start_s, end_s in spans:
-        known = found.get(device_key)
-        if known is None:
-            known = Stretch(devices[device_key], False, experiment_attempt, start_s, end_s)
-        found[device_key] = Stretch(
-            known.device,
-            known.charged or bool(charged),
-            max(known.experiment_attempt, experiment_attempt),
-            min(known.start_s, start_s),
-            max(known.end_s, end_s),
-        )
-    return tuple(sorted(found.values(), key=lambda each: (each.device.host, each.device.uuid)))
+    found: dict[int, list[Span]] = defaultdict(list)
+    for span in spans:
+        found[span[0]].append(span)
+    made = []
+    for device_key, of_device in found.items():
+        _, charged, attempts, starts_s, ends_s = zip(*of_device, strict=True)
+        stretch = Stretch(devices[device_key], bool(max(charged)), max(attempts), min(starts_s), max(ends_s))
+        made.append(stretch)
+    return tuple(sorted(made, key=lambda each: (each.device.host, each.device.uuid)))
 
 
 def _view(window: Window, device: Device) -> WindowView:
@@ -108,24 +104,24 @@ def _view(window: Window, device: Device) -> WindowView:
 
 
 def _merged(session: Session, values: dict[str, int]) -> tuple[tuple[Stretch, ...], tuple[WindowView, ...]]:
-    rows = session.execute(_merging(), values).all()
-    keys = {row.device_key for row in rows}
+    result = session.execute(_merging(), values)
+    names = tuple(result.keys())
+    rows = [dict(zip(names, row, strict=True)) for row in result.all()]
+    keys = {row["device_key"] for row in rows}
     devices = {each.key: each for each in session.scalars(select(Device).where(Device.key.in_(keys)))}
-    flags = _flags(session, values) if any(row.raised for row in rows) else {}
-    spans = [(row.device_key, row.charged, row.experiment_attempt, row.start_s, row.end_s) for row in rows]
-    # The columns' types are the database's promise, so nothing is checked again.
-    views = tuple(
-        WindowView.model_construct(
-            **{name: getattr(row, name) for name in _MERGED},
-            charged=bool(row.charged),
-            duration_s=row.end_s - row.start_s,
-            host=devices[row.device_key].host,
-            device_uuid=devices[row.device_key].uuid,
-            flags=tuple(flags.get((row.device_key, row.phase, row.place), ())),
-        )
+    flags = _flags(session, values) if any(row["raised"] for row in rows) else {}
+    spans = [
+        (row["device_key"], row["charged"], row["experiment_attempt"], row["start_s"], row["end_s"])
         for row in rows
-    )
-    return _stretches(spans, devices), views
+    ]
+    views = []
+    for row in rows:
+        device = devices[row["device_key"]]
+        raised = flags.get((row["device_key"], row["phase"], row["place"]), ())
+        row |= {"host": device.host, "device_uuid": device.uuid, "flags": tuple(raised)}
+        row["duration_s"] = row["end_s"] - row["start_s"]
+        views.append(WindowView(**{name: row[name] for name in _FIELDS}))
+    return _stretches(spans, devices), tuple(views)
 
 
 @cache
@@ -172,11 +168,7 @@ def _place() -> Sequence[Any]:
     return Window.device_key, Window.phase, (Window.number // bindparam("each", type_=Integer)).label("place")
 
 
-_MERGED = tuple(
-    name
-    for name in WindowView.model_fields
-    if name not in {"charged", "duration_s", "host", "device_uuid", "flags"}
-)
+_FIELDS = tuple(WindowView.model_fields)
 
 
 def _flags(session: Session, values: dict[str, int]) -> dict[Place, dict[str, None]]:
