@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from phantom_core.protocol import Alive, Event, EventBatch
-from services import histories, ingest, keys
+from services import histories, ingest, keys, point_groups
+from services.errors import DatabaseUnavailable
 from services.known_jobs import KnownJobs
 from tests.api.serving import Service, Start
 from tests.services.simulated_job import SimulatedJob, Source, begun
@@ -124,6 +125,38 @@ def test_whoever_knows_a_known_token_s_name_is_a_stranger(
     assert post(service, guess, b"{" * 100_000).status_code == 401
     assert post(service, guess, body_of(job, told(job, 1, first=1))).status_code == 401
     assert len(ways) == 1
+
+
+def test_with_the_database_away_the_job_is_told_to_come_again(
+    service: Service, job: SimulatedJob, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert post(service, token, body_of(job, told(job, 1))).status_code == 200
+    monkeypatch.setattr(point_groups, "store", failing(DatabaseUnavailable("it is away")))
+    answer = post(service, token, body_of(job, told(job, 1, first=1)))
+    assert (answer.status_code, answer.headers["content-type"]) == (503, "application/problem+json")
+
+
+def test_what_can_not_be_written_with_others_is_written_by_itself(
+    service: Service,
+    job: SimulatedJob,
+    token: str,
+    ways: list[EventBatch],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert post(service, token, body_of(job, told(job, 1))).status_code == 200
+    monkeypatch.setattr(point_groups, "store", failing(ValueError("a fault")))
+    answer = post(service, token, body_of(job, told(job, 2)))
+    assert answer.json() == {"accepted": 1, "duplicates": 1, "rejected": {}}
+    assert len(ways) == 2
+
+
+def failing(error: Exception) -> Callable[..., object]:
+    """Something that can't be done."""
+
+    def fail(*_: object) -> object:
+        raise error
+
+    return fail
 
 
 def test_points_of_many_at_once_land_once(start: Start) -> None:
