@@ -1,8 +1,10 @@
 """Points by the shortest way: as safe, and as exact, as the way of all events."""
 
+import http.client
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import httpx
@@ -83,6 +85,24 @@ def test_other_events_and_long_batches_take_the_way_of_all(
     for number, body in enumerate(bodies):
         assert post(service, token, body).json()["accepted"] == 2 - number
         assert len(ways) == 2 + number
+
+
+def test_a_length_told_with_many_zeros_is_no_shorter(
+    service: Service, job: SimulatedJob, token: str, ways: list[EventBatch]
+) -> None:
+    post(service, token, body_of(job, told(job, 1)))
+    body = body_of(job, told(job, 2)) + b" " * 200_000
+    headers = {
+        "Content-Type": "application/json",
+        "Authorization": f"Bearer {token}",
+        "Content-Length": f"{len(body):026d}",
+    }
+    connection = http.client.HTTPConnection(service.url.removeprefix("http://"), timeout=60)
+    with closing(connection):
+        connection.request("POST", "/internal/v1/events", body, headers)
+        answer = connection.getresponse()
+        assert (answer.status, json.load(answer)["accepted"]) == (200, 1)
+    assert [len(batch.events) for batch in ways] == [1, 2]
 
 
 def test_what_is_refused_is_refused_as_ever(service: Service, job: SimulatedJob, token: str) -> None:
