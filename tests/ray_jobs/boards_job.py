@@ -14,7 +14,7 @@ import torch
 
 from phantom_core.meters.choose import MeterRequest, open_meter
 from phantom_core.protocol import EVENT_ADAPTER, Assignment, Event
-from ray_jobs import worker
+from ray_jobs import bench as bench_module
 from ray_jobs.environment import JobEnvironment
 from ray_jobs.ranks import Ranks, joined, use_interface_of
 from ray_jobs.sampler import Sampler
@@ -51,7 +51,7 @@ def rank_main(
     patience_s: float,
 ) -> None:
     """One rank: what `ray_jobs.worker.work` does, without Ray."""
-    worker.wait_for_free_boards = partial(worker.wait_for_free_boards, patience_s=patience_s)  # type: ignore[attr-defined]
+    bench_module.wait_for_free_boards = partial(bench_module.wait_for_free_boards, patience_s=patience_s)  # type: ignore[attr-defined]
     log = (folder / f"rank-{rank}.log").open("w", buffering=1)
     sys.stdout = sys.stderr = log
     script = Path(os.environ[SCRIPT_VARIABLE])
@@ -82,7 +82,7 @@ def rank_main(
         spool = stack.enter_context(
             Spool(folder, f"rank-{rank}", assignment.experiment_id, assignment.attempt)
         )
-        bench = worker.Bench(assignment, ranks, spool, meter)
+        bench = bench_module.Bench(assignment, ranks, spool, meter)
         bench.announce()
         bench.make_all_runs()
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from phantom_core.meters.choose import MeterRequest, open_distinct_meters, open_meter
 from phantom_core.meters.sampling import PowerSampler, Sample
 from phantom_core.protocol import Assignment
-from ray_jobs import worker
+from ray_jobs import bench as bench_module
 from ray_jobs.ranks import Ranks
 from ray_jobs.spool import Spool
 from tests.distributed import run_ranks
@@ -41,9 +41,9 @@ def make_runs(folder: str, boards: list[str]) -> None:
         longest_wait_s=60,
     )
     # In a container a rank doesn't know how the driver numbers it; here it isn't on a board at all.
-    unnumbered = mock.patch.object(worker, "driver_process_id", return_value=None)
+    unnumbered = mock.patch.object(bench_module, "driver_process_id", return_value=None)
     with ranks, spool, open_meter(requests(boards, assignment)[rank]) as meter, unnumbered:
-        bench = worker.Bench(assignment, ranks, spool, meter)
+        bench = bench_module.Bench(assignment, ranks, spool, meter)
         bench.announce()
         bench.make_all_runs()
 

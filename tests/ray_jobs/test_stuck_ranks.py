@@ -17,10 +17,10 @@ from phantom_core.plan import make_plan
 from phantom_core.protocol import AssignedRun, Assignment, Window
 from phantom_core.spec import ExperimentSpec
 from phantom_core.training import Trainer
+from ray_jobs.bench import Bench
 from ray_jobs.headway import Headway
 from ray_jobs.pulse import Pulse
 from ray_jobs.spool import Spool
-from ray_jobs.worker import Bench
 from tests.distributed import RankFailedError, run_ranks
 from tests.ray_jobs.short_experiments import SHORT
 from tests.ray_jobs.test_alarm import join, leave
