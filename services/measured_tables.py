@@ -7,7 +7,19 @@ On SQLite the table of metric points is its own index, so a run's history lies i
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, SmallInteger, String, Text, UniqueConstraint, text
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    ForeignKey,
+    Index,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    event,
+    text,
+)
 from sqlalchemy.orm import Mapped, mapped_column
 
 from phantom_core.board_limits import BoardLimits
@@ -148,10 +160,15 @@ class PowerSample(Base):
             "device_key",
             "experiment_attempt",
             "started_monotonic_s",
-            sqlite_where=text("parts IS NULL"),
-            postgresql_where=text("parts IS NULL"),
         ),
     )
+
+
+@event.listens_for(PowerSample.__table__, "before_create")
+def _index_the_unjoined_alone(table: Table, connection: Connection, **_: Any) -> None:
+    # Named at the index itself, an option of one database would load that database's dialect at every start.
+    (index,) = (each for each in table.indexes if each.name == "ix_power_samples_unjoined")
+    index.dialect_options[connection.dialect.name]["where"] = text("parts IS NULL")
 
 
 class BoardStateBlock(Base):

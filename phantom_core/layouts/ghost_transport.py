@@ -16,7 +16,7 @@ from phantom_core.ghost_exchange import SymmetricExchange
 from phantom_core.side_lane import leaves_idle
 
 PARTS = 2
-"""Of a thin product along its inner dimension, where that is long and the local product small (decision 21)."""
+"""Of a thin product along its inner dimension, where that is long and the local product small (decision 22)."""
 LEAST_INNER = 512
 """Of a part."""
 
