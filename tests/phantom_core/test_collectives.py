@@ -1,10 +1,14 @@
 """The few collectives do what they say, count what they send, and tell ranks apart that disagree."""
 
+from contextlib import AbstractContextManager, nullcontext
+from typing import cast
+
 import pytest
 import torch
 import torch.distributed as dist
 
-from phantom_core.collectives import Communicator, RanksDisagreeError, Traffic
+from phantom_core.collectives import Communicator, PeerGoneError, RanksDisagreeError, Traffic
+from phantom_core.ghost_exchange import ExchangeChoice, SymmetricExchange
 from tests.distributed import run_ranks
 
 
@@ -58,7 +62,62 @@ def agree() -> None:
     assert f"ranks {others} build" in str(caught.value)
 
 
-@pytest.mark.parametrize("function", [exchange, count, agree])
+class InRankOrder:
+    """What the fused exchange is to a communicator, without its memory."""
+
+    def __init__(self, world_size: int, most_bytes: int) -> None:
+        self.world_size, self._most_bytes = world_size, most_bytes
+        self.joined = 0
+
+    def carries_sum(self, size_bytes: int) -> bool:
+        return size_bytes <= self._most_bytes
+
+    def sum_bytes_sent(self, size_bytes: int) -> int:
+        return 100 * size_bytes
+
+    def beside(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def join(self) -> None:
+        self.joined += 1
+
+    def sum(self, given: torch.Tensor) -> None:
+        dist.all_reduce(given)
+
+
+def fused_sums() -> None:
+    ranks = Communicator()
+    p, fused = ranks.world_size, InRankOrder(ranks.world_size, most_bytes=64)
+    ranks._ghost_choice = ExchangeChoice(cast(SymmetricExchange, fused), "as if")
+    whole = torch.ones(4, 6)
+    for given, carried in (
+        (torch.ones(16), True),
+        (torch.ones(17), False),
+        (torch.ones(8, dtype=torch.float64), True),
+        (torch.ones(9, dtype=torch.float64), False),
+        (torch.ones(4, dtype=torch.int64), False),  # it adds up floats
+        (whole[1:3], True),  # rows of a tensor are in one piece, columns are not
+        (torch.ones(1, dtype=torch.bfloat16), True),
+    ):
+        before = fused.joined
+        with ranks.counting() as traffic:
+            pending = ranks.all_reduce(given)
+            assert fused.joined == before, "nobody waits before it is asked to"
+            pending.wait()
+        assert (given == p).all()
+        assert traffic.calls == {"all_reduce": 1}
+        assert traffic.fused_calls == ({"all_reduce": 1} if carried else {})
+        assert fused.joined == before + carried
+        size_bytes = given.numel() * given.element_size()
+        assert (traffic.total_bytes_sent == 100 * size_bytes) == carried
+    assert whole[0, 0] == 1
+    # Who gave up starts no exchange that nobody would end.
+    ranks._gone = "rank 1 failed"
+    with pytest.raises(PeerGoneError):
+        ranks.all_reduce(torch.ones(1))
+
+
+@pytest.mark.parametrize("function", [exchange, count, agree, fused_sums])
 def test_collectives_on_three_ranks(function: object) -> None:
     run_ranks(3, function)  # type: ignore[arg-type]
 
