@@ -16,6 +16,7 @@ _NAMES: tuple[tuple[Part, tuple[str, ...]], ...] = (
             "gather_ghosts",
             "reduce_ghosts",
             "sum_everywhere",
+            "sum_by_shards",
             "symm_mem",
             "one_shot_all",
         ),

@@ -40,19 +40,37 @@ class LibraryRanks(Communicator):
         return "collective: asked for"
 
 
-class RanksWithGhostsBeside(Communicator):
+class _OtherwiseRanks(Communicator):
+    """A team's ranks with one switch the other way. They use the team's exchange.
+
+    Arms take turns, so one is enough; and an exchange of its own would want memory mapped by these ranks alone, after
+    which all ranks could map none any more (`ghost_exchange.choose_arena`).
+    """
+
+    def __init__(self, usual: Communicator) -> None:
+        super().__init__(usual.group)
+        self._usual = usual
+
+    def fuse_ghosts(self, device: torch.device) -> str:
+        """Sets up the team's exchange, unless it was."""
+        told = self._usual.fuse_ghosts(device)
+        self._ghost_choice = self._usual.ghost_choice
+        return told
+
+
+class RanksWithGhostsBeside(_OtherwiseRanks):
     """Ranks that make ghosts beside the local product, however large it is."""
 
     makes_ghosts_beside = True
 
 
-class RanksWithGhostsInLine(Communicator):
+class RanksWithGhostsInLine(_OtherwiseRanks):
     """Ranks that make ghosts before the local product, however small it is."""
 
     makes_ghosts_beside = False
 
 
-class SplittingRanks(Communicator):
+class SplittingRanks(_OtherwiseRanks):
     """Ranks that make large products in parts."""
 
     splits_products = True
@@ -101,9 +119,9 @@ def communicator(arm: StepArm, team: Team, *, silent: bool) -> Communicator:
         return SilentCommunicator(team.compute.group)
     if arm.ghosts_beside is not None:
         ranks = RanksWithGhostsBeside if arm.ghosts_beside else RanksWithGhostsInLine
-        return ranks(team.compute.group)
+        return ranks(team.compute)
     if arm.splits_products:
-        return SplittingRanks(team.compute.group)
+        return SplittingRanks(team.compute)
     return LibraryRanks(team.compute.group) if arm.nccl_only else team.compute
 
 

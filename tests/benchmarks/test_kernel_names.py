@@ -16,6 +16,8 @@ NAMES = {
     "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)": "communication",
     "gather_ghosts": "communication",
     "reduce_ghosts": "communication",
+    "sum_everywhere": "communication",
+    "sum_by_shards": "communication",
     "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::"
     "TensorListMetadata<2>, at::native::(anonymous namespace)::Copy<float, c10::BFloat16>>": "optimizer",
     "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::"
