@@ -261,11 +261,15 @@ class WeightUpdate:
 
 
 def _by_layer(model: nn.Module, slots: Sequence["_Slot"]) -> dict["_Slot", list["_Slot"]]:
-    """Every weight's layer: the weights of the module that it belongs to, itself among them."""
+    """Every weight's layer: the weights of the module that it belongs to, itself among them.
+
+    A weight that several modules share belongs to the first: it is updated once.
+    """
     slot_of = {slot.weight: slot for slot in slots}
     layer_of: dict[_Slot, list[_Slot]] = {}
     for module in model.modules():
-        layer = [slot_of[weight] for weight in module.parameters(recurse=False) if weight in slot_of]
+        own = [slot_of[weight] for weight in module.parameters(recurse=False) if weight in slot_of]
+        layer = [slot for slot in own if slot not in layer_of]
         layer_of |= dict.fromkeys(layer, layer)
     return layer_of
 
@@ -309,7 +313,7 @@ class _Slot:
             and self.own.is_contiguous()
             and self.own.numel() >= one_pass_from
         )
-        """Whether a kernel of `update_kernels` updates it, each weight for itself."""
+        """Whether a kernel of `update_kernels` updates it, with the others of its layer."""
         needs_copy = self.rounded and not self.one_pass
         self._master_gradient = torch.empty_like(self.master) if needs_copy else None
         self.state: dict[str, torch.Tensor] = {}

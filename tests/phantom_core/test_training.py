@@ -2,6 +2,7 @@ import gc
 import math
 import weakref
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import nn
 
 import phantom_core.training.steps as steps_module
 import phantom_core.training.trainer as trainer_module
+from phantom_core.collectives import Communicator
 from phantom_core.ffn import FFN, build_ffn
 from phantom_core.plan import PlannedArm
 from phantom_core.spec import (
@@ -354,6 +356,48 @@ def test_updates_too_small_for_bfloat16_add_up_in_its_master_weights(optimizer: 
     assert model.weight.dtype == torch.bfloat16
     assert model.weight.item() == pytest.approx(0.98, abs=2e-3)
     assert model.unused.item() == 1
+
+
+class ScaledFirst(nn.Linear):
+    """The scale's gradient comes after the weight's."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 3)
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(self.scale * x)
+
+
+class Tied(nn.Module):
+    """Layers whose gradients come one by one: two share a weight, one has a weight that is not used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = ScaledFirst(), nn.Linear(3, 3), OneWeight(torch.float32)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.second(torch.tanh(self.first(x)))
+        return self.third.weight * made
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_a_shared_weight_and_a_layer_without_all_gradients_are_updated_once(recipe: dict[str, Any]) -> None:
+    left = []
+    for beside in (True, False):
+        torch.manual_seed(0)
+        model, x = Tied(), torch.randn(5, 3)
+        update = WeightUpdate(model, plan(**recipe).training, torch.device("cpu"))
+        update.rate.fill_(0.1)
+        for _ in range(3):
+            update.zero_grad()
+            with update.beside_backward(Communicator()) if beside else nullcontext():
+                torch.autograd.backward(model(x).square().sum())
+            update.step()
+        left.append({name: tensor.tolist() for name, tensor in update.tensors().items()})
+        assert model.third.unused.item() == 1
+    assert left[0] == left[1]
 
 
 def test_training_state_can_be_saved_and_gone_on_from_to_the_bit(teacher: Dataset) -> None:
