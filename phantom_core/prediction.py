@@ -235,11 +235,11 @@ class Predictor:
         return curve.seconds(_sent(transfer, work))
 
     def _transport(self, transfer: Transfer, work: StepWork) -> Transport:
-        # A shard of a sum, or what one rank gives to gather or scatter.
-        message_bytes = transfer.elements // work.world_size * work.element_bytes
+        # The whole of a sum, or of what all ranks give to gather or scatter.
+        whole_bytes = transfer.elements * work.element_bytes
         measured = {(each.kind, each.transport, each.world_size) for each in self._profile.links}
         known = (transfer.kind, self._small, work.world_size) in measured
-        fits = transfer.fusable and message_bytes <= MOST_FUSED_BYTES
+        fits = transfer.fusable and whole_bytes <= work.world_size * MOST_FUSED_BYTES
         return self._small if fits and known else self._library
 
 

@@ -19,7 +19,7 @@ from phantom_core.spec import SpecModel
 Arithmetic = Literal["float64", "float32", "tf32", "bfloat16"]
 """How GEMMs compute; `tf32` is float32 data with TF32 products."""
 Transport = Literal["nccl", "gloo", "fused"]
-"""What carries a collective; `fused` is the ghost exchange."""
+"""What carries a collective; `fused` is the fused exchange."""
 THIN = 512
 """A GEMM with a dimension below this is thin: it keeps few multiprocessors busy, and has a fit of its own."""
 

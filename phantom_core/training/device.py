@@ -57,6 +57,8 @@ class WorkDevice:
     def synchronize(self) -> None:
         """Waits until all work is done."""
         if self.stream is not None:
+            # After an error in a step what runs beside it was not joined.
+            _side_stream(self.device).synchronize()
             self.stream.synchronize()
 
     def peak_bytes(self) -> int | None:

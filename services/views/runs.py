@@ -129,7 +129,7 @@ class RunView(View):
     exchange: str | None
     """What carried the hidden layers' exchanges: `symmetric_memory` (fused), `nccl` or `gloo`."""
     exchange_reason: str | None
-    """Why ghosts did not travel by the fused exchange, or why nothing was sent."""
+    """Why they did not go by the fused exchange, or why nothing was sent; None if there is nothing to say."""
     parameters: int | None
     """Trainable weights, counted."""
     peak_memory_bytes: int | None

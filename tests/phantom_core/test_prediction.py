@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from phantom_core.layer_costs import MOST_FUSED_BYTES, Collective
 from phantom_core.plan import PlannedArm
 from phantom_core.prediction import Ceilings, Predictor, floor, predict
 from phantom_core.profile import Curve, KnownError, ProfileError, load_profile
@@ -49,6 +50,32 @@ def test_a_transfer_beside_a_gemm_costs_only_what_sticks_out() -> None:
     assert sticking_out.exposed_s == pytest.approx(1e-5 + 4e-3 - 2.001e-3)
     alone = predictor.step(work(Segment("forward", (gemm,)), Segment("forward", transfer=large)))
     assert alone.exposed_s == pytest.approx(1e-5 + 4e-3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "elements", "fusable", "fused"),
+    [
+        ("all_reduce", 2 * MOST_FUSED_BYTES // 4, True, True),
+        ("all_reduce", 2 * MOST_FUSED_BYTES // 4 + 1, True, False),
+        ("all_gather", 2 * MOST_FUSED_BYTES // 4, True, True),
+        ("all_gather", 2 * MOST_FUSED_BYTES // 4 + 2, True, False),
+        ("all_reduce", 2, False, False),
+    ],
+)
+def test_what_the_fused_exchange_carries_is_predicted_by_it(
+    kind: Collective, elements: int, fusable: bool, fused: bool
+) -> None:
+    profile = round_profile()
+    slow = tuple(
+        link if link.transport == "fused" else link.model_copy(update={"points": ((0, 1.0),)})
+        for link in profile.links
+    )
+    step = work(Segment("forward", transfer=Transfer(kind, elements, fusable)))
+    assert (Predictor(round_profile(links=slow)).step(step).exposed_s < 1) == fused
+    assert Predictor(round_profile(links=slow), small_transport="nccl").step(step).exposed_s == 1
+    # Of a profile that knows no fused exchange of this kind.
+    others = tuple(link for link in slow if (link.kind, link.transport) != (kind, "fused"))
+    assert Predictor(round_profile(links=others)).step(step).exposed_s == 1
 
 
 def test_energy_is_rest_power_over_the_step_and_joules_per_unit_of_work() -> None:
