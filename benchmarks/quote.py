@@ -18,7 +18,7 @@ from benchmarks import quote_jobs, quote_layers, quote_service, quote_soak
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results"
-DOCUMENTS = ("README.md", "docs/mathematics.md", "docs/energy.md")
+DOCUMENTS = ("README.md", "docs/layers.md", "docs/mathematics.md", "docs/energy.md")
 OUTPUT = re.compile(r"<!-- output: (?P<name>[a-z_]+) -->\n.*?<!-- end -->", re.DOTALL)
 BLOCK = re.compile(r"<!-- figures: (?P<name>[a-z0-9_.]+) -->\n.*?<!-- end -->", re.DOTALL)
 

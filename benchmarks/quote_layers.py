@@ -229,17 +229,18 @@ def _methods(rows: list[Row]) -> str:
     return ", ".join(found)
 
 
+_CARDS = ("", "_h100", "_h200", "_two_h200")
+"""Files of results: the latest on four boards; on four H100s; on four H200s, other sizes; on two H200s."""
 TABLES: dict[str, Callable[[list[Row]], str]] = {
-    "layers.sizes": sizes,
-    "layers.targets": targets,
-    # `_h200`: the same on H200s; `_two_h200`: on two of them, steps with updates beside the backward pass.
-    "layers_two_h200.sizes": sizes,
-    **{f"{name}.ghosts": lambda rows: sweep(rows, "k") for name in ("layers", "layers_h200")},
-    **{f"{name}.ranks": lambda rows: sweep(rows, "p") for name in ("layers", "layers_h200")},
-    "attribution": attribution,
-    "attribution_two_h200": attribution,
-    "predictions": predictions,
-    "predictions_h200": predictions,
-    "predictions_two_h200": predictions,
+    f"{name}{card}{part}": table
+    for card in _CARDS
+    for name, part, table in (
+        ("layers", ".sizes", sizes),
+        ("layers", ".targets", targets),
+        ("layers", ".ghosts", lambda rows: sweep(rows, "k")),
+        ("layers", ".ranks", lambda rows: sweep(rows, "p")),
+        ("attribution", "", attribution),
+        ("predictions", "", predictions),
+    )
 }
 """By block: a file of results, and which of its tables."""
