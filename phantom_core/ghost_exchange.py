@@ -25,6 +25,8 @@ TILE_BYTES = MOST_FUSED_BYTES // MOST_BLOCKS
 """Largest tile that one program sends to one peer; NCCL's bandwidth is better for larger messages than these make."""
 SMALLEST_TILE = 512
 """Elements; with 128 threads that is 8 bytes each in bfloat16."""
+SHARD_MULTIPLE = 16
+"""Numbers of a shard are a multiple of it: each then begins where 16 bytes can be moved at once."""
 LARGE_TILE = 4_096
 """Elements from which a program has twice the threads."""
 THREAD_WARPS = 4
@@ -197,7 +199,7 @@ class SymmetricExchange:
         in_double, numel = given.dtype == torch.float64, given.numel()
         at_once = self._at_once(numel * given.element_size())
         kernel = self._kernels.sum_everywhere if at_once else self._kernels.sum_by_shards
-        own = numel if at_once else -(-numel // self.world_size)
+        own = numel if at_once else _shard(numel, self.world_size)
         self._launch(kernel, given, given, numel, own, sum_in_double=in_double)
 
     def _launch(
@@ -237,6 +239,11 @@ def _tile(own: int) -> int:
     while _blocks(own, tile) > MOST_BLOCKS:
         tile *= 2
     return tile
+
+
+def _shard(numel: int, world_size: int) -> int:
+    """Numbers of a sum that one rank adds up; the last ones may have fewer. As `ghost_kernels.sum_by_shards` has it."""
+    return -(-numel // (world_size * SHARD_MULTIPLE)) * SHARD_MULTIPLE
 
 
 def _blocks(own: int, tile: int) -> int:

@@ -46,6 +46,10 @@ class _Pointer:
             return self
         return _Pointer(self._memory, self._bytes, kind.element)
 
+    def is_multiple_of(self, multiple: int) -> bool:
+        """Whether its address is, if the memory's begin is."""
+        return int(self._bytes) % multiple == 0
+
     def load(self, mask: Any, other: Any) -> Any:
         if isinstance(self._memory, list):  # of ranks' memories, one byte apart
             return _Pointer(self._memory[self._bytes])
@@ -204,6 +208,11 @@ class _Thread:
         self._go.acquire()
 
 
+def _aligned(pointer: _Pointer, multiple: int) -> _Pointer:
+    assert pointer.is_multiple_of(multiple), "the hint is not true"
+    return pointer
+
+
 def _take_turns(until: Callable[[], bool] | None = None) -> None:
     _PROGRAM.thread.stop(until)
 
@@ -237,6 +246,7 @@ def _stand_in() -> Iterator[None]:
         load=load,
         store=store,
         constexpr=int,
+        multiple_of=_aligned,
         static_range=range,
         int64=torch.int64,
         int32=torch.int32,

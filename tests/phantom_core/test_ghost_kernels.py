@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from phantom_core.ghost_exchange import MOST_BLOCKS, TILE_BYTES, SymmetricExchange, _blocks, _tile
+from phantom_core.ghost_exchange import MOST_BLOCKS, TILE_BYTES, SymmetricExchange, _blocks, _shard, _tile
 from phantom_core.layer_costs import MOST_FUSED_BYTES
 from phantom_core.layouts.ghost_transport import ghost_sources
 from tests.phantom_core.kernel_machine import Machine
@@ -26,7 +26,7 @@ def in_rank_order(parts: list[torch.Tensor]) -> torch.Tensor:
 
 def by_shards(exchange: SymmetricExchange, given: torch.Tensor) -> None:
     """As `sum` does with tensors that are too large to be told to all at once."""
-    own = -(-given.numel() // exchange.world_size)
+    own = _shard(given.numel(), exchange.world_size)
     in_double = given.dtype == torch.float64
     exchange._launch(
         exchange._kernels.sum_by_shards, given, given, given.numel(), own, sum_in_double=in_double
