@@ -168,7 +168,7 @@ def test_no_secret_of_a_living_service_reaches_its_log(tmp_path: Path, written: 
     text = written.getvalue()
     assert "POST" in text
     for secret in (key, wrong, token):
-        assert secret.rpartition("_")[2][:20] not in text
+        assert secret.split("_", 2)[2][:20] not in text
         assert secret[20:] not in text
     assert "the body's own words" not in text
 
