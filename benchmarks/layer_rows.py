@@ -122,9 +122,7 @@ def small_transport(arm: StepArm, exchange: Exchange | None) -> Transport | None
         arm: Which.
         exchange: What carried its hidden layers' messages, which of a phantom arm are all small.
     """
-    if arm.nccl_only:
-        return exchange if exchange != "symmetric_memory" else None
-    if not isinstance(arm.planned.arm, PhantomArm):
+    if not arm.nccl_only and not isinstance(arm.planned.arm, PhantomArm):
         return None
     return "fused" if exchange == "symmetric_memory" else exchange
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from phantom_core.layer_costs import MOST_FUSED_BYTES
+from phantom_core.layer_costs import MOST_FUSED_BYTES, fits_fused
 
 log = logging.getLogger(__name__)
 
@@ -147,11 +147,11 @@ class SymmetricExchange:
 
     def carries(self, size_bytes: int) -> bool:
         """Whether one rank's ghosts of that many bytes fit."""
-        return size_bytes <= MOST_FUSED_BYTES
+        return fits_fused(self.world_size * size_bytes, self.world_size)
 
     def carries_sum(self, size_bytes: int) -> bool:
         """Whether a tensor of that many bytes can be summed."""
-        return size_bytes <= self.world_size * MOST_FUSED_BYTES
+        return fits_fused(size_bytes, self.world_size)
 
     def sum_bytes_sent(self, size_bytes: int) -> int:
         """Bytes that one rank sends for a sum of a tensor of that many."""

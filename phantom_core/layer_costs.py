@@ -28,6 +28,16 @@ Exchange = tuple[Collective, int]
 """A collective and the elements of the whole tensor: gathered, scattered or reduced."""
 
 
+def fits_fused(whole_bytes: int, world_size: int) -> bool:
+    """Whether the fused exchange carries a message.
+
+    Args:
+        whole_bytes: Of the whole tensor: gathered, scattered or reduced.
+        world_size: Ranks, p.
+    """
+    return whole_bytes <= world_size * MOST_FUSED_BYTES
+
+
 def bytes_sent(kind: Collective, elements: int, element_bytes: int, world_size: int) -> int:
     """Bytes that one rank sends in the ring algorithm of a collective, which no other algorithm undercuts.
 

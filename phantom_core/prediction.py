@@ -18,7 +18,7 @@ collectives grow from four ranks to 65,536 is nothing that four could tell.
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from phantom_core.layer_costs import MOST_FUSED_BYTES, bytes_sent
+from phantom_core.layer_costs import bytes_sent, fits_fused
 from phantom_core.profile import DeviceProfile, KnownError, Powers, Transport
 from phantom_core.spec import FeaturePlacement
 from phantom_core.step_work import BOOKKEEPING_IN_LINE, Gemm, Segment, StepWork, Transfer, step_work
@@ -164,6 +164,7 @@ class Predictor:
         fused: Transport = "fused" if "fused" in profile.transports else library
         self._library = library
         self._small: Transport = small_transport or fused
+        self._measured = {(each.kind, each.transport, each.world_size) for each in profile.links}
 
     def step(self, work: StepWork) -> Prediction:
         """Estimates one step."""
@@ -235,11 +236,8 @@ class Predictor:
         return curve.seconds(_sent(transfer, work))
 
     def _transport(self, transfer: Transfer, work: StepWork) -> Transport:
-        # The whole of a sum, or of what all ranks give to gather or scatter.
-        whole_bytes = transfer.elements * work.element_bytes
-        measured = {(each.kind, each.transport, each.world_size) for each in self._profile.links}
-        known = (transfer.kind, self._small, work.world_size) in measured
-        fits = transfer.fusable and whole_bytes <= work.world_size * MOST_FUSED_BYTES
+        known = (transfer.kind, self._small, work.world_size) in self._measured
+        fits = transfer.fusable and fits_fused(transfer.elements * work.element_bytes, work.world_size)
         return self._small if fits and known else self._library
 
 

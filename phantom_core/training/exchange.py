@@ -6,7 +6,7 @@ import torch.distributed as dist
 
 from phantom_core.collectives import Communicator, Traffic
 from phantom_core.cost import bytes_per_number
-from phantom_core.layer_costs import MOST_FUSED_BYTES, Collective
+from phantom_core.layer_costs import Collective, fits_fused
 from phantom_core.plan import PlannedArm
 from phantom_core.protocol import Exchange
 from phantom_core.spec import LowRankArm, PhantomArm, TensorArm
@@ -39,9 +39,7 @@ def exchange_used(planned: PlannedArm, ranks: Communicator, traffic: Traffic | N
         return ExchangeUsed(backend, None)
     if choice.exchange is None:
         return ExchangeUsed(backend, choice.reason if isinstance(planned.arm, PhantomArm) else None)
-    size_bytes = message.elements * bytes_per_number(planned.model.dtype)
-    parts = ranks.world_size if message.kind == "all_reduce" else 1
-    if size_bytes > parts * MOST_FUSED_BYTES:
+    if not fits_fused(message.elements * bytes_per_number(planned.model.dtype), ranks.world_size):
         too_many = f"{message.what} are more than the fused exchange carries, {backend} is faster there"
         return ExchangeUsed(backend, too_many)
     if traffic is None or message.kind in traffic.fused_calls:
@@ -57,11 +55,13 @@ class _Message:
 
 
 def _small_message(planned: PlannedArm) -> _Message | None:
-    """What one rank of an arm puts into a hidden layer's exchange, if the fused exchange knows that kind."""
+    """The whole tensor of an arm's hidden layer's exchange, if the fused exchange knows that kind."""
     arm, b = planned.arm, planned.training.batch_size
     match arm:
         case PhantomArm():
-            return _Message("all_gather", arm.ghosts * b, f"{arm.ghosts:,} ghosts of {b:,} rows")
+            return _Message(
+                "all_gather", arm.world_size * arm.ghosts * b, f"{arm.ghosts:,} ghosts of {b:,} rows"
+            )
         case LowRankArm():
             return _Message("all_reduce", arm.rank * b, f"sums of {arm.rank:,} inner values of {b:,} rows")
         case TensorArm(form="column_row", implementation="native"):
