@@ -3,6 +3,10 @@
 # (a GPU host without a network, say) and sets nothing up.
 PYTHON ?= python3
 VENV := .venv
+# Files of tests run side by side, one a processor up to four; where there are GPUs one after the other, as tests
+# share the boards. WORKERS=0 shows each test's output as it comes.
+WORKERS ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo 0 || echo logical)
+SIDE_BY_SIDE = $(if $(filter-out 0,$(WORKERS)),--numprocesses $(WORKERS) --maxprocesses 4 --dist loadfile)
 READY := $(VENV)/.ready
 ifdef RUN
 SETUP :=
@@ -27,7 +31,7 @@ demo: $(SETUP)
 	@exec $(RUN) -m client demo $(if $(ONCE),--once)
 
 test: $(SETUP)
-	$(RUN) -m pytest $(ARGS)
+	$(RUN) -m pytest $(SIDE_BY_SIDE) $(ARGS)
 
 lint: $(SETUP)
 	$(RUN) -m ruff check .
