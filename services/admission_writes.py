@@ -1,27 +1,24 @@
-"""Accepted experiments into their tables: any number in one transaction, a statement for each table.
+"""Accepted experiments into their tables: any number in one transaction, and in one statement.
 
-On PostgreSQL all of it is one statement, and so one way to the server and back. Each table's rows go to the driver
-together, as one JSON document. SQLite's takes Python's lock (the GIL) between rows that are given one by one, and would
-wait for it as often while the event loop computes; PostgreSQL's takes lists apart in Python.
+On PostgreSQL that is one way to the server and back. Each table's rows go to the driver together, as one JSON document:
+it takes lists apart in Python. SQLite's part is `admission_sqlite`.
 """
 
-import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from pydantic_core import to_json
 
-from services.admissions import ARM_COLUMNS, EXPERIMENT_COLUMNS, Admission
-from services.database import Cursor, Database
+from services.admission_sqlite import admit_on_sqlite
+from services.admissions import ARM_COLUMNS, EVENT_COLUMNS, EXPERIMENT_COLUMNS, QUEUED_PAYLOAD, Admission
+from services.database import Database
 from services.moves import SERVICE
-from services.states import ExperimentState, RunState
+from services.states import RunState
 
 _KEY = "INSERT INTO idempotency_keys (caller, key, payload_sha256, experiment_id, created_at)"
 _EXPERIMENT = ", ".join(EXPERIMENT_COLUMNS)
 _ARM = ", ".join(ARM_COLUMNS)
 _RUN = "id, experiment_id, arm_key, round, position, seed, state, attempt"
-_EVENT = "experiment_id, subject_id, attempt, source, seq, kind, at, received_at, payload"
-_EVENT_PAYLOAD = json.dumps({"from": None, "to": ExperimentState.QUEUED})
+_EVENT = ", ".join(EVENT_COLUMNS)
 
 
 def admit(db: Database, admissions: Sequence[Admission]) -> frozenset[str]:
@@ -38,77 +35,7 @@ def admit(db: Database, admissions: Sequence[Admission]) -> frozenset[str]:
     Raises:
         DatabaseUnavailable: The database can't be reached, or stayed locked.
     """
-    return _on_sqlite(db, admissions) if db.is_sqlite else _on_postgresql(db, admissions)
-
-
-def _on_sqlite(db: Database, admissions: Sequence[Admission]) -> frozenset[str]:
-    with db.cursor() as cursor:
-        # SQLAlchemy's notation of an instant in SQLite.
-        moment = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
-        written = [each for each in admissions if _is_free_on_sqlite(cursor, each, moment)]
-        if not written:
-            return frozenset()
-        # Values, not a document: SQLite reads a number in JSON less exactly than it is given one.
-        values = [value for each in written for value in (*each.experiment, moment)]
-        cursor.execute(_sqlite_experiments(len(written)), values)
-        tags = [(each.id, *tag) for each in written for tag in each.tags]
-        if tags:
-            cursor.execute(_SQLITE_TAGS, (_document(tags),))
-        cursor.execute(_SQLITE_ARMS, (_document([(each.id, *arm) for each in written for arm in each.arms]),))
-        runs = [
-            (run.id, each.id, each.arms[run.arm][0], run.round, run.position, run.seed)
-            for each in written
-            for run in each.runs
-        ]
-        cursor.execute(_SQLITE_RUNS, (_document(runs),))
-        cursor.execute(_SQLITE_EVENTS, (moment, moment, _document([each.id for each in written])))
-    return frozenset(each.id for each in written)
-
-
-def _is_free_on_sqlite(cursor: Cursor, admission: Admission, moment: str) -> bool:
-    claim = admission.claim
-    if claim is None:
-        return True
-    values = (claim.caller, claim.key, claim.payload_sha256, admission.id, moment)
-    cursor.execute(f"{_KEY} VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", values)
-    return bool(cursor.rowcount)
-
-
-def _document(rows: Sequence[object]) -> str:
-    # Pydantic's writer, a tenth of the time of Python's; none of the numbers is without an end.
-    return to_json(rows).decode()
-
-
-def _sqlite_experiments(count: int) -> str:
-    row = f"({', '.join('?' * (len(EXPERIMENT_COLUMNS) + 1))}, 1, 0)"
-    return (
-        f"INSERT INTO experiments ({_EXPERIMENT}, submitted_at, version, attempt) VALUES "  # noqa: S608 - this file's
-        + ", ".join([row] * count)
-    )
-
-
-def _parts(first: int, last: int) -> str:
-    return ", ".join(f"json_extract(value, '$[{position}]')" for position in range(first, last + 1))
-
-
-_SQLITE_TAGS = (
-    f"INSERT INTO experiment_tags (experiment_id, name, value) SELECT {_parts(0, 2)} FROM json_each(?)"  # noqa: S608
-)
-_SQLITE_ARMS = (
-    f"INSERT INTO arms (experiment_id, {_ARM}) SELECT {_parts(0, len(ARM_COLUMNS))} FROM json_each(?)"  # noqa: S608
-)
-_SQLITE_RUNS = f"""
-INSERT INTO runs ({_RUN})
-SELECT {_parts(0, 1)}, (
-        SELECT key FROM arms
-        WHERE experiment_id = json_extract(value, '$[1]') AND name = json_extract(value, '$[2]')
-    ), {_parts(3, 5)}, '{RunState.QUEUED.value}', 0
-FROM json_each(?)
-"""  # noqa: S608 - names of this file
-_SQLITE_EVENTS = f"""
-INSERT INTO events ({_EVENT})
-SELECT value, value, 0, '{SERVICE}', 1, 'state', ?, ?, '{_EVENT_PAYLOAD}' FROM json_each(?)
-"""  # noqa: S608 - names of this file
+    return admit_on_sqlite(db, admissions) if db.is_sqlite else _on_postgresql(db, admissions)
 
 
 def _on_postgresql(db: Database, admissions: Sequence[Admission]) -> frozenset[str]:
@@ -137,7 +64,8 @@ def _on_postgresql(db: Database, admissions: Sequence[Admission]) -> frozenset[s
 
 
 def _records(names: Sequence[str], rows: Sequence[tuple[object, ...]]) -> str:
-    return _document([dict(zip(names, row, strict=True)) for row in rows])
+    # Pydantic's writer, a tenth of the time of Python's; none of the numbers is without an end.
+    return to_json([dict(zip(names, row, strict=True)) for row in rows]).decode()
 
 
 # A foreign key is looked at when the whole statement is done, so that its parts may be in any order. Keys are claimed
@@ -182,6 +110,6 @@ WITH claim AS (
     ORDER BY arm.experiment_id, given.round, given.position
 )
 INSERT INTO events ({_EVENT})
-SELECT id, id, 0, '{SERVICE}', 1, 'state', submitted_at, submitted_at, '{_EVENT_PAYLOAD}'::jsonb FROM experiment
+SELECT id, id, 0, '{SERVICE}', 1, 'state', submitted_at, submitted_at, '{QUEUED_PAYLOAD}'::jsonb FROM experiment
 RETURNING experiment_id
 """  # noqa: S608 - names of this file

@@ -37,6 +37,7 @@ MOST_CONNECTIONS = 20
 """Connections of one process at most."""
 
 _WRITES = "ghostwatt_writes"
+_OWN = "ghostwatt_own"
 
 QUIET_S = 30.0
 """Seconds after which a connection is tried before it is lent, though nothing speaks against it."""
@@ -139,8 +140,12 @@ class Database:
             session.commit()
 
     @contextmanager
-    def cursor(self) -> Iterator[Cursor]:
-        """The SQLite driver's own cursor in a write transaction, for writes that must cost little.
+    def cursor(self, own: Sequence[str] = (), *, in_transaction: bool = True) -> Iterator[Cursor]:
+        """The SQLite driver's own cursor, for writes that must cost little.
+
+        Args:
+            own: What makes the temporary views and triggers that the caller writes by; a connection keeps them.
+            in_transaction: Whether all that is done is one write transaction; else each statement is one.
 
         Raises:
             DatabaseUnavailable: See `write`.
@@ -148,7 +153,13 @@ class Database:
         assert self.is_sqlite, "another driver's errors and lost connections are SQLAlchemy's business"
         with _translated(), self._in_turn(), closing(self._engine.raw_connection()) as connection:
             cursor = connection.cursor()
-            cursor.execute("BEGIN IMMEDIATE")
+            made = connection.info.setdefault(_OWN, set())
+            for statement in own:
+                if statement not in made:
+                    cursor.execute(statement)
+                    made.add(statement)
+            if in_transaction:
+                cursor.execute("BEGIN IMMEDIATE")
             # Closing gives the connection back, which undoes what is not committed.
             yield cursor
             connection.commit()
@@ -208,6 +219,8 @@ class Database:
             return
         from services.schema import migrate
 
+        # SQLite would look for the tables that it moves in what open connections have of their own (`cursor`).
+        self.close()
         migrate(self, revision)
 
     def revision(self) -> str | None:

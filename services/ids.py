@@ -4,12 +4,15 @@ An experiment's id is `exp-` and 26 characters of lower-case Crockford base 32: 
 then 80 random bits (the layout of a ULID). A run's id is its experiment's with round and arm.
 """
 
+import base64
 import re
 import secrets
 import time
 
 ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 """Crockford's base 32: no i, l, o, u."""
+_CROCKFORDS = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", ALPHABET.encode())
+"""From the digits that Python's base 32 has (RFC 4648)."""
 
 EXPERIMENT_ID = re.compile(r"^exp-[0-9a-hjkmnp-tv-z]{26}$")
 """What an experiment's id looks like."""
@@ -36,8 +39,5 @@ def experiment_of(identifier: str) -> str:
 
 
 def _base32(number: int, length: int) -> str:
-    digits = []
-    for _ in range(length):
-        number, digit = divmod(number, 32)
-        digits.append(ALPHABET[digit])
-    return "".join(reversed(digits))
+    """The last digits of a number below 2**80."""
+    return base64.b32encode(number.to_bytes(10))[-length:].translate(_CROCKFORDS).decode()

@@ -17,6 +17,7 @@ from api.logs import LogFormat
 from services import keys, leases
 from services.scrubbing import scrubbed
 from services.settings import Settings
+from tests.api.own_log import kept_log
 from tests.api.serving import FakeBackground, running
 
 SECRETS = [
@@ -37,17 +38,10 @@ PARTS = [
 @contextmanager
 def configured(form: LogFormat) -> Iterator[io.StringIO]:
     """What is written, with the log as the service's process sets it up."""
-    root, before = logging.getLogger(), list(logging.getLogger().handlers)
-    level, stream = root.level, io.StringIO()
-    logs.configure(form, stream=stream)
-    try:
+    stream = io.StringIO()
+    with kept_log():
+        logs.configure(form, stream=stream)
         yield stream
-    finally:
-        for handler in list(root.handlers):
-            root.removeHandler(handler)
-        for handler in before:
-            root.addHandler(handler)
-        root.setLevel(level)
 
 
 @pytest.fixture(params=["text", "json"])

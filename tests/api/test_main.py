@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 
 from api.commands import commands, listening_socket
 from services.settings import Settings
+from tests.api.own_log import kept_log
 
 ROOT = Path(__file__).parents[2]
 MODULE = "tests.api.simulated_service"
@@ -29,7 +30,8 @@ def environment(data_dir: Path, **variables: str) -> dict[str, str]:
 
 def run(data_dir: Path, *arguments: str, **variables: str) -> Result:
     """A command that ends by itself, in this process."""
-    return CliRunner().invoke(commands, arguments, env={"GHOSTWATT_DATA_DIR": str(data_dir), **variables})
+    with kept_log():  # the runner's standard error ends with the command
+        return CliRunner().invoke(commands, arguments, env={"GHOSTWATT_DATA_DIR": str(data_dir), **variables})
 
 
 @contextmanager

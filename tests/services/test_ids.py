@@ -13,6 +13,10 @@ def test_later_ids_sort_later() -> None:
     assert ids == sorted(ids)
 
 
+def test_the_time_is_written_as_a_ulid_s() -> None:
+    assert experiment_id(unix_ms=1_469_918_176_385).startswith("exp-01aryz6s41")  # the example of ULID's definition
+
+
 def test_ids_of_one_millisecond_differ() -> None:
     assert len({experiment_id(unix_ms=5) for _ in range(1_000)}) == 1_000
 

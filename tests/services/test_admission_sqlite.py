@@ -1,0 +1,66 @@
+"""SQLite takes submissions in one statement, beside whoever else writes; no migration finds that in its way."""
+
+import threading
+
+from phantom_core.spec import ExperimentSpec
+from services import experiments
+from services.admission_writes import admit
+from services.admissions import Admission
+from services.database import Database
+from services.tables import Experiment
+from tests.services.simulated_job import spec
+
+
+def made(database: Database, identifier: str) -> bool:
+    with database.read() as session:
+        return session.get(Experiment, identifier) is not None
+
+
+def test_another_process_that_writes_all_the_time_makes_a_submission_wait_not_fail(
+    sqlite_database: Database,
+) -> None:
+    given: ExperimentSpec = spec()
+    is_over = threading.Event()
+    with Database(f"sqlite:///{sqlite_database.file}") as other:
+        written = [experiments.submit(other, given)]
+
+        def write() -> None:
+            while not is_over.is_set():
+                written.append(experiments.submit(other, given))
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        try:
+            admissions = [experiments.prepare(given) for _ in range(200)]
+            assert all(admit(sqlite_database, [each]) == {each.id} for each in admissions)
+        finally:
+            is_over.set()
+            thread.join()
+    assert all(made(sqlite_database, each.id) for each in admissions)
+    assert len(written) > 1
+    assert all(made(sqlite_database, each) for each in written)
+
+
+def test_of_a_group_exactly_those_whose_key_is_free_are_written_and_said_to_be(
+    sqlite_database: Database,
+) -> None:
+    def keyed(key: str | None, name: str) -> Admission:
+        return experiments.prepare(spec(name=name), idempotency_key=key)
+
+    earlier = keyed("taken", "earlier")
+    assert admit(sqlite_database, [earlier]) == {earlier.id}
+    group = [keyed(None, "plain"), keyed("taken", "late"), keyed("free", "first"), keyed("free", "second")]
+    assert admit(sqlite_database, group) == {group[0].id, group[2].id}
+    assert [made(sqlite_database, each.id) for each in group] == [True, False, True, False]
+    with sqlite_database.read() as session:
+        for table in ("arms", "runs", "experiment_tags"):
+            found = session.connection().exec_driver_sql(f"SELECT DISTINCT experiment_id FROM {table}")
+            assert set(found.scalars()) <= {earlier.id, group[0].id, group[2].id}
+
+
+def test_tables_can_be_migrated_by_a_process_that_has_taken_submissions(sqlite_database: Database) -> None:
+    admit(sqlite_database, [experiments.prepare(spec())])
+    sqlite_database.migrate("base")
+    sqlite_database.migrate()
+    again = experiments.prepare(spec())
+    assert admit(sqlite_database, [again]) == {again.id}
