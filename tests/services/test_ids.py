@@ -14,7 +14,8 @@ def test_later_ids_sort_later() -> None:
 
 
 def test_the_time_is_written_as_a_ulid_s() -> None:
-    assert experiment_id(unix_ms=1_469_918_176_385).startswith("exp-01aryz6s41")  # the example of ULID's definition
+    example_of_its_definition = experiment_id(unix_ms=1_469_918_176_385)
+    assert example_of_its_definition.startswith("exp-01aryz6s41")
 
 
 def test_ids_of_one_millisecond_differ() -> None:
