@@ -3,7 +3,8 @@
 The driver gives Python's lock (the GIL) back for each statement, and takes it again behind whatever the event loop
 computes meanwhile: a transaction of seven statements waited for that seven times, with locks on the database held. A
 view of the connection's own takes a row per experiment, and its trigger fills all tables: the whole transaction, disk
-and all, runs beside Python.
+and all, runs beside Python. Where one of them has an Idempotency-Key, a transaction around it also looks which were
+written.
 """
 
 from collections.abc import Sequence
@@ -28,10 +29,10 @@ def admit_on_sqlite(db: Database, admissions: Sequence[Admission]) -> frozenset[
     values = [value for each in admissions for value in _row(each, moment)]
     statement = _insert(len(admissions))
     if all(each.claim is None for each in admissions):
-        with db.cursor(_OWN, in_transaction=False) as cursor:
+        with db.cursor(OWN, in_transaction=False) as cursor:
             cursor.execute(statement, values)
         return frozenset(each.id for each in admissions)
-    with db.cursor(_OWN) as cursor:
+    with db.cursor(OWN) as cursor:
         cursor.execute(statement, values)
         cursor.execute(_WRITTEN, (to_json([each.id for each in admissions]).decode(),))
         return frozenset(identifier for (identifier,) in cursor.fetchall())
@@ -59,11 +60,11 @@ _VIEW = "temp.admission"
 _WRITTEN = "SELECT id FROM experiments WHERE id IN (SELECT value FROM json_each(?))"
 _EXPERIMENT = ", ".join(EXPERIMENT_COLUMNS)
 _IS_WRITTEN = "EXISTS (SELECT 1 FROM experiments WHERE id = NEW.id)"
-_OWN = (
-    "CREATE TEMP VIEW admission AS SELECT "
+OWN = (
+    "CREATE TEMP VIEW IF NOT EXISTS admission AS SELECT "
     + ", ".join(f"NULL AS {name}" for name in (*EXPERIMENT_COLUMNS, *_GIVEN)),
     f"""
-CREATE TEMP TRIGGER admitted INSTEAD OF INSERT ON admission BEGIN
+CREATE TEMP TRIGGER IF NOT EXISTS admitted INSTEAD OF INSERT ON admission BEGIN
     INSERT INTO idempotency_keys (caller, key, payload_sha256, experiment_id, created_at)
     SELECT NEW.claimed_by, NEW.claimed_key, NEW.claimed_sha256, NEW.id, NEW.moment WHERE NEW.claimed_key IS NOT NULL
     ON CONFLICT DO NOTHING;
@@ -91,3 +92,4 @@ CREATE TEMP TRIGGER admitted INSTEAD OF INSERT ON admission BEGIN
     SELECT NEW.id, NEW.id, 0, '{SERVICE}', 1, 'state', NEW.moment, NEW.moment, '{QUEUED_PAYLOAD}' WHERE {_IS_WRITTEN};
 END""",  # noqa: S608 - names of this project
 )
+"""The view and its trigger."""

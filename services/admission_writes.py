@@ -35,6 +35,8 @@ def admit(db: Database, admissions: Sequence[Admission]) -> frozenset[str]:
     Raises:
         DatabaseUnavailable: The database can't be reached, or stayed locked.
     """
+    if not admissions:
+        return frozenset()
     return admit_on_sqlite(db, admissions) if db.is_sqlite else _on_postgresql(db, admissions)
 
 

@@ -144,7 +144,8 @@ class Database:
         """The SQLite driver's own cursor, for writes that must cost little.
 
         Args:
-            own: What makes the temporary views and triggers that the caller writes by; a connection keeps them.
+            own: What makes the temporary views and triggers that the caller writes by, if they are not there; a
+                connection keeps them.
             in_transaction: Whether all that is done is one write transaction; else each statement is one.
 
         Raises:
@@ -153,16 +154,22 @@ class Database:
         assert self.is_sqlite, "another driver's errors and lost connections are SQLAlchemy's business"
         with _translated(), self._in_turn(), closing(self._engine.raw_connection()) as connection:
             cursor = connection.cursor()
-            made = connection.info.setdefault(_OWN, set())
-            for statement in own:
-                if statement not in made:
-                    cursor.execute(statement)
-                    made.add(statement)
-            if in_transaction:
-                cursor.execute("BEGIN IMMEDIATE")
-            # Closing gives the connection back, which undoes what is not committed.
-            yield cursor
-            connection.commit()
+            try:
+                made = connection.info.setdefault(_OWN, set())
+                for statement in own:
+                    if statement not in made:
+                        cursor.execute(statement)
+                        made.add(statement)
+                if in_transaction:
+                    cursor.execute("BEGIN IMMEDIATE")
+                # Closing gives the connection back, which undoes what is not committed.
+                yield cursor
+                connection.commit()
+            except sqlite3.OperationalError as error:
+                if own:
+                    # A connection that missed a table while it read its own trigger goes on missing it.
+                    connection.invalidate(error)
+                raise
 
     def execute_alone(self, statement: str, values: tuple[object, ...]) -> list[Any]:
         """Runs one statement in the driver's own notation, committed by the server itself: one way there and back.
@@ -198,6 +205,9 @@ class Database:
     def connection(self) -> Iterator[Connection]:
         """A bare connection outside any transaction, for migrations."""
         with _translated(), self._engine.connect() as connection:
+            # SQLite looks for the tables that it moves in what the connection has of its own (`cursor`), too.
+            while connection.info.pop(_OWN, None):
+                connection.invalidate()
             yield connection
 
     def check(self) -> None:
@@ -219,8 +229,6 @@ class Database:
             return
         from services.schema import migrate
 
-        # SQLite would look for the tables that it moves in what open connections have of their own (`cursor`).
-        self.close()
         migrate(self, revision)
 
     def revision(self) -> str | None:

@@ -1,12 +1,16 @@
 """SQLite takes submissions in one statement, beside whoever else writes; no migration finds that in its way."""
 
 import threading
+from collections.abc import Callable
+
+import pytest
 
 from phantom_core.spec import ExperimentSpec
-from services import experiments
+from services import admission_sqlite, experiments, schema
 from services.admission_writes import admit
 from services.admissions import Admission
 from services.database import Database
+from services.errors import DatabaseUnavailable
 from services.tables import Experiment
 from tests.services.simulated_job import spec
 
@@ -58,9 +62,36 @@ def test_of_a_group_exactly_those_whose_key_is_free_are_written_and_said_to_be(
             assert set(found.scalars()) <= {earlier.id, group[0].id, group[2].id}
 
 
-def test_tables_can_be_migrated_by_a_process_that_has_taken_submissions(sqlite_database: Database) -> None:
+@pytest.mark.parametrize("migrate", [Database.migrate, schema.migrate])
+def test_tables_can_be_migrated_by_a_process_that_has_taken_submissions(
+    sqlite_database: Database, migrate: Callable[[Database, str], None]
+) -> None:
     admit(sqlite_database, [experiments.prepare(spec())])
-    sqlite_database.migrate("base")
-    sqlite_database.migrate()
+    migrate(sqlite_database, "base")
+    migrate(sqlite_database, "head")
     again = experiments.prepare(spec())
     assert admit(sqlite_database, [again]) == {again.id}
+
+
+def test_tables_that_were_missing_are_seen_once_they_are_there(sqlite_database: Database) -> None:
+    with Database(f"sqlite:///{sqlite_database.file}") as other:
+        other.migrate("base")
+        for _ in range(2):
+            with pytest.raises(DatabaseUnavailable, match="no such table"):
+                admit(sqlite_database, [experiments.prepare(spec())])
+        other.migrate()
+    after = experiments.prepare(spec())
+    assert admit(sqlite_database, [after]) == {after.id}
+
+
+def test_what_a_connection_has_already_is_made_once(sqlite_database: Database) -> None:
+    with sqlite_database.cursor(in_transaction=False) as cursor:
+        # As if whoever made them had been cut off before it was noted.
+        for statement in admission_sqlite.OWN:
+            cursor.execute(statement)
+    admission = experiments.prepare(spec())
+    assert admit(sqlite_database, [admission]) == {admission.id}
+
+
+def test_nothing_to_write_is_no_error(database: Database) -> None:
+    assert admit(database, []) == frozenset()
