@@ -1,6 +1,7 @@
 """The commands of the service's process: `serve | migrate | keys create`; the `ghostwatt` command starts it, too."""
 
 import gc
+import logging
 import os
 import socket
 import sys
@@ -21,6 +22,8 @@ from api.wire import wire_class
 from services.database import Database
 from services.errors import ServiceError
 from services.settings import Settings
+
+log = logging.getLogger("ghostwatt")
 
 GRACEFUL_S = 5
 """Seconds that open requests have once the service is told to end."""
@@ -89,6 +92,7 @@ def serve(
         # What is here now lives as long as the service; walking it again and again costs a long answer its half. It is
         # hardly worth one walk either: of a hundred thousand objects some hundred could be given back.
         gc.freeze()
+        log.info("serving at %s; data in %s", address(settings), settings.data_dir)
         try:
             server.run(sockets=[listener])
         except SystemExit:
@@ -123,6 +127,12 @@ def listening_socket(settings: Settings) -> socket.socket:
             EXIT_NOT_STARTED,
         )
     return listener
+
+
+def address(settings: Settings) -> str:
+    """Where a browser finds what the settings say."""
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return f"http://{host}:{settings.port}"
 
 
 def _end_with_stdin(server: uvicorn.Server) -> None:

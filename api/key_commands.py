@@ -41,7 +41,9 @@ def create(
     else:
         typer.echo(f"{key.token}\n")
         typer.echo(
-            "This is shown once. Send it as `Authorization: Bearer KEY`, or set GHOSTWATT_API_KEY.", err=True
+            f"This is shown once. Send it as `Authorization: Bearer KEY`, or set GHOSTWATT_API_KEY. It opens the "
+            f"service on {database.name}.",
+            err=True,
         )
 
 

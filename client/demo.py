@@ -5,6 +5,7 @@ all that it started (`service_process`) before this returns.
 """
 
 import contextlib
+import shlex
 import signal
 import tempfile
 import time
@@ -112,6 +113,10 @@ def _serve_and_answer(
         if not service.ended_gently:
             console.print("the service did not end by itself in time and was killed")
         console.print(f"kept: {demo.data_dir} (database, service.log)", soft_wrap=True)
+        console.print(
+            f"to look at it again: ghostwatt serve --data-dir {shlex.quote(str(demo.data_dir))}",
+            soft_wrap=True,
+        )
     return code
 
 

@@ -1,7 +1,7 @@
 """What is shown while an experiment is waited for: a live line on a terminal, plain lines elsewhere."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
 
@@ -114,9 +114,12 @@ class ExperimentProgress:
                 run for run in self._list_runs(experiment.id) if run.is_terminal and run.id not in self._shown
             ]
             self._shown.update(run.id for run in new)
-            for run in new:
-                if run.state != "skipped":
-                    self._waiting.note(run_text(run))
+            for alike in _alike(run for run in new if run.state != "skipped"):
+                self._waiting.note(run_text(alike[0]))
+                if len(alike) > 1:
+                    self._waiting.note(
+                        Text(f"{len(alike) - 1} more runs {alike[0].state} for the same reason")
+                    )
             skipped = [run for run in new if run.state == "skipped"]
             if skipped:
                 self._waiting.note(Text(f"{len(skipped)} runs not needed: {skipped[0].message}"))
@@ -136,6 +139,15 @@ class ExperimentProgress:
             return
         self._told_wait = experiment.attempt
         self._waiting.note(Text("first step: ") + Text(wait_text(experiment.timings)))
+
+
+def _alike(runs: Iterable[Run]) -> list[list[Run]]:
+    """Runs that ended badly for one reason together, in the order of their first; each of the others by itself."""
+    found: dict[object, list[Run]] = {}
+    for run in runs:
+        why = run.id if run.state == "succeeded" else (run.state, run.reason, run.message)
+        found.setdefault(why, []).append(run)
+    return list(found.values())
 
 
 def wait_text(timings: Timings) -> str:

@@ -17,6 +17,12 @@ key_commands = typer.Typer(
 )
 
 
+DataDir = Annotated[
+    Path | None,
+    typer.Option(help="The service's folder, where it was started with one (`serve --data-dir`)."),
+]
+
+
 def run_service(host: str | None, port: int | None, data_dir: Path | None) -> ExitCode:
     """Serves until a signal, and ends the service gently.
 
@@ -52,16 +58,19 @@ def create(
     ],
     days: Annotated[int | None, typer.Option(min=1, help="Days until it expires; never by default.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    data_dir: DataDir = None,
 ) -> None:
     """Makes a key and prints it, for the only time."""
     arguments = ["create", "--name", name, *(part for one in scope for part in ("--scope", one))]
-    _keys([*arguments, *(["--days", str(days)] if days else []), *(["--json"] if as_json else [])])
+    _keys([*arguments, *(["--days", str(days)] if days else []), *(["--json"] if as_json else [])], data_dir)
 
 
 @key_commands.command("list")
-def list_all(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def list_all(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False, data_dir: DataDir = None
+) -> None:
     """Lists keys without their secrets."""
-    _keys(["list", *(["--json"] if as_json else [])])
+    _keys(["list", *(["--json"] if as_json else [])], data_dir)
 
 
 @key_commands.command()
@@ -69,12 +78,14 @@ def revoke(
     key_id: Annotated[
         str, typer.Argument(metavar="ID", help="The key's id, its part between the underscores.")
     ],
+    data_dir: DataDir = None,
 ) -> None:
     """Makes a key useless from now on."""
-    _keys(["revoke", "--", key_id])
+    _keys(["revoke", "--", key_id], data_dir)
 
 
-def _keys(arguments: list[str]) -> None:
-    environment = service_environment({}, environment=os.environ)
+def _keys(arguments: list[str], data_dir: Path | None) -> None:
+    settings = {} if data_dir is None else {"GHOSTWATT_DATA_DIR": str(data_dir.absolute())}
+    environment = service_environment(settings, environment=os.environ)
     done = subprocess.run([sys.executable, "-m", "api", "keys", *arguments], env=environment, check=False)
     raise SystemExit(done.returncode)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
-from sqlalchemy import ColumnElement, Select, select, tuple_
+from sqlalchemy import ColumnElement, Select, case, select, tuple_
 from sqlalchemy.orm import Session, aliased
 
 from phantom_core.described import describe
@@ -46,7 +46,7 @@ class FindingFilter(BaseModel):
     """All of these tags of the experiment, with these values."""
     equal_loss: bool = False
     """Leaves out arms that ended at a different loss than their baseline, or at one that isn't known; what was
-    compared at the target loss is at equal loss."""
+    compared at the target loss is at equal loss, and what never reached it is left out."""
     measured: bool = False
     """Leaves out estimates."""
     submitted_after: AwareDatetime | None = None
@@ -169,7 +169,9 @@ def _loss_is_known() -> ColumnElement[bool]:
         losses.metric == "final_evaluation_loss",
         losses.ratio.is_not(None),
     )
-    return Comparison.metric.in_(AT_TARGET) | both.exists()
+    # Without a ratio nothing was compared at the target: some never reached it.
+    at_target = Comparison.ratio.is_not(None)
+    return case((Comparison.metric.in_(AT_TARGET), at_target), else_=both.exists())
 
 
 def _devices(session: Session, identifiers: set[str]) -> dict[str, tuple[str, ...]]:

@@ -80,6 +80,16 @@ def test_estimates_and_unequal_losses_can_be_left_out(database: Database) -> Non
         assert found(database, strategy="phantom", measured=True, equal_loss=True) == []
 
 
+def test_what_never_reached_the_target_loss_is_not_at_equal_loss(database: Database) -> None:
+    identifier = saved(database, 0.4)
+    for metric in findings.AT_TARGET:
+        for ratio, answer in ((0.6, [(identifier, "phantom")]), (None, [])):
+            with database.write() as session:
+                values = {"metric": metric, "ratio": ratio}
+                session.execute(update(Comparison).where(Comparison.is_primary).values(values))
+            assert found(database, strategy="phantom", equal_loss=True) == answer, (metric, ratio)
+
+
 def test_arms_are_found_by_the_date_of_their_experiment(database: Database) -> None:
     earlier, later = saved(database, 0.4), saved(database, 0.4)
     with database.write() as session:
