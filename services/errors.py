@@ -48,10 +48,12 @@ class SpecError(ServiceError):
 class NotFound(ServiceError):
     """Nothing has that id."""
 
-    def __init__(self, noun: str, identifier: str) -> None:
+    def __init__(
+        self, noun: str, identifier: str, why: str = "it may have been deleted, or never existed"
+    ) -> None:
         self.noun = noun
         """`experiment`, `run`, `arm` or `API key`."""
-        super().__init__(f"there is no {noun} {identifier!r}; it may have been deleted, or never existed")
+        super().__init__(f"there is no {noun} {identifier!r}; {why}")
 
 
 class IdempotencyConflict(ServiceError):

@@ -29,6 +29,8 @@ PART_BYTES = 64 * 2**10
 """Most in one row."""
 LONGEST_ANSWER = 2**20
 """Most bytes that are read at once."""
+NOTHING_WRITTEN = "no job of it has begun, or that one has printed nothing that is kept"
+"""Why there is no log of what exists."""
 LATE = timedelta(minutes=10)
 """How long after an experiment's end its last lines are looked for."""
 
@@ -179,7 +181,7 @@ def attempt_of_run(db: Database, run_id: str) -> tuple[str, int]:
             raise NotFound("run", run_id)
         attempt = session.get(Attempt, (run.key, run.attempt))
         if attempt is None:
-            raise NotFound("log of run", run_id)
+            raise NotFound("log of run", run_id, NOTHING_WRITTEN)
         return run.experiment_id, attempt.experiment_attempt
 
 
@@ -227,7 +229,7 @@ def _piece(
         statement = statement.where(JobLog.attempt == attempt)
     head = session.scalars(statement.order_by(JobLog.attempt.desc()).limit(1)).first()
     if head is None:
-        raise NotFound("log of experiment", experiment_id)
+        raise NotFound("log of experiment", experiment_id, NOTHING_WRITTEN)
     begin = head.end_byte if first_byte is None else first_byte
     if begin < 0:
         begin = max(head.first_byte, head.end_byte + begin)

@@ -81,7 +81,9 @@ def test_never_more_than_a_mebibyte(service: Service) -> None:
 def test_a_run_has_the_log_of_its_job(service: Service) -> None:
     identifier, _, job = begun(service.database)
     run = job.assignment.runs[0].run_id
-    assert service.http.get(f"/v1/runs/{run}/log").status_code == 404
+    refused = service.http.get(f"/v1/runs/{run}/log")
+    assert refused.status_code == 404
+    assert "no job of it has begun" in refused.json()["detail"]
     job_logs.store(service.database, identifier, 1, "hello\n", ended=False)
     assert service.http.get(f"/v1/runs/{run}/log").text == "hello\n"
     assert service.http.get("/v1/runs/none/log").status_code == 404
