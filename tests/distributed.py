@@ -27,7 +27,7 @@ class RankFailedError(AssertionError):
 
 
 def run_ranks(
-    world_size: int, function: Callable[..., Any], *args: Any, deadline_s: float = 240
+    world_size: int, function: Callable[..., Any], *args: Any, deadline_s: float = 480
 ) -> list[Any]:
     """Calls `function(*args)` on every rank of a new gloo group; returns what each returned, in rank order.
 

@@ -19,7 +19,7 @@ from services.views import RunView
 from tests.nvml_stub.harness import ALWAYS, StubBoard, StubScript, build_stub
 from tests.services.simulated_job import begun, deliver, spec
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 ONE, TWO = "GPU-11111111-1111-1111-1111-111111111111", "GPU-22222222-2222-2222-2222-222222222222"
 WATTS = {ONE: 100.0, TWO: 200.0}
