@@ -103,10 +103,12 @@ def count(arm: Arm, placement: FeaturePlacement, p: int, **changes: Any) -> Coun
         step()
     peaks = []
     # Smaller networks say nothing about memory that counts.
-    for _ in range(_STEPS_FOR_MEMORY if plan.model.depth > 2 else 0):
-        with LiveMemory() as memory:
-            step()
-        peaks.append(memory.peak_bytes)
+    if plan.model.depth > 2:
+        with LiveMemory() as memory:  # once: to look for all that lives takes longer than a step
+            for _ in range(_STEPS_FOR_MEMORY):
+                memory.peak_bytes = 0
+                step()
+                peaks.append(memory.peak_bytes)
     return Counted(
         arm=arm.name,
         cost=cost,
