@@ -3,21 +3,18 @@
 # (a GPU host without a network, say) and sets nothing up.
 PYTHON ?= python3
 VENV := .venv
+READY := $(VENV)/.ready
 # Files of tests run side by side, one a processor up to four; where there are GPUs, or an interpreter is given, one
 # after the other: tests share the boards, and pytest-xdist may be missing. WORKERS=logical asks for it all the same.
 ifdef RUN
-WORKERS ?= 0
-else
-WORKERS ?= $(shell { nvidia-smi -L >/dev/null 2>&1 || test -e /dev/kfd; } && echo 0 || echo logical)
-endif
-SIDE_BY_SIDE = $(if $(filter-out 0,$(WORKERS)),--numprocesses $(WORKERS) --maxprocesses 4 --dist loadfile)
-READY := $(VENV)/.ready
-ifdef RUN
 SETUP :=
+WORKERS ?= 0
 else
 RUN := $(VENV)/bin/python
 SETUP := $(READY)
+WORKERS ?= $(shell { nvidia-smi -L >/dev/null 2>&1 || test -e /dev/kfd; } && echo 0 || echo logical)
 endif
+SIDE_BY_SIDE = $(if $(filter-out 0,$(WORKERS)),--numprocesses $(WORKERS) --maxprocesses 4 --dist loadfile)
 
 .PHONY: demo test lint format setup clean
 .DEFAULT_GOAL := demo

@@ -92,7 +92,7 @@ def serve(
         # What is here now lives as long as the service; walking it again and again costs a long answer its half. It is
         # hardly worth one walk either: of a hundred thousand objects some hundred could be given back.
         gc.freeze()
-        log.info("serving at %s; data in %s", address(settings), settings.data_dir)
+        log.info("serving at %s; data in %s", settings.service_url, settings.data_dir)
         try:
             server.run(sockets=[listener])
         except SystemExit:
@@ -127,12 +127,6 @@ def listening_socket(settings: Settings) -> socket.socket:
             EXIT_NOT_STARTED,
         )
     return listener
-
-
-def address(settings: Settings) -> str:
-    """Where a browser finds what the settings say."""
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    return f"http://{host}:{settings.port}"
 
 
 def _end_with_stdin(server: uvicorn.Server) -> None:

@@ -20,8 +20,6 @@ from pathlib import Path
 
 import torch
 
-SWEEPS = ("ghosts", "ranks")
-
 
 @dataclass(frozen=True)
 class Part:
@@ -35,7 +33,6 @@ class Part:
 class Outcome:
     """What became of a part."""
 
-    name: str
     code: int | None
     """Its exit code; None where its time was over."""
     seconds: float
@@ -62,7 +59,7 @@ def parts(ranks: int, folder: Path, *, tiny: bool = False) -> list[Part]:
         Part("tests", (sys.executable, "-m", "pytest", "-q", "-ra", "tests/gpu")),
         on_ranks("calibrate", "calibrate", *size, *profile),
         on_ranks("layers", "layers", *size, "--rounds", "3", "--sets", "sizes", *profile),
-        on_ranks("sweeps", "layers", *size, "--rounds", "3", "--sets", *SWEEPS, *profile),
+        on_ranks("sweeps", "layers", *size, "--rounds", "3", "--sets", "ghosts", "ranks", *profile),
         on_ranks("attribution", "attribution", *size, "--rounds", "3"),
         on_ranks("ghost_exchange", "ghost_exchange"),
     ]
@@ -99,7 +96,7 @@ def run(part: Part, folder: Path, most_s: float) -> Outcome:
                 # The whole session: ranks outlive the command that started them.
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-    return Outcome(part.name, code, time.monotonic() - began)
+    return Outcome(code, time.monotonic() - began)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

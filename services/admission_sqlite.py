@@ -88,7 +88,7 @@ CREATE TEMP TRIGGER IF NOT EXISTS admitted INSTEAD OF INSERT ON admission BEGIN
         {_parts(2, 4)}, '{RunState.QUEUED.value}', 0
     FROM json_each(NEW.run_rows) WHERE {_IS_WRITTEN};
 
-    INSERT INTO events ({", ".join(EVENT_COLUMNS)})
+    INSERT INTO events ({EVENT_COLUMNS})
     SELECT NEW.id, NEW.id, 0, '{SERVICE}', 1, 'state', NEW.moment, NEW.moment, '{QUEUED_PAYLOAD}' WHERE {_IS_WRITTEN};
 END""",  # noqa: S608 - names of this project
 )

@@ -14,11 +14,9 @@ from services.database import Database
 from services.moves import SERVICE
 from services.states import RunState
 
-_KEY = "INSERT INTO idempotency_keys (caller, key, payload_sha256, experiment_id, created_at)"
 _EXPERIMENT = ", ".join(EXPERIMENT_COLUMNS)
 _ARM = ", ".join(ARM_COLUMNS)
 _RUN = "id, experiment_id, arm_key, round, position, seed, state, attempt"
-_EVENT = ", ".join(EVENT_COLUMNS)
 
 
 def admit(db: Database, admissions: Sequence[Admission]) -> frozenset[str]:
@@ -74,7 +72,7 @@ def _records(names: Sequence[str], rows: Sequence[tuple[object, ...]]) -> str:
 # in their own order: two processes that claim some of the same would else wait for each other.
 _POSTGRESQL = f"""
 WITH claim AS (
-    {_KEY}
+    INSERT INTO idempotency_keys (caller, key, payload_sha256, experiment_id, created_at)
     SELECT given.caller, given.key, decode(given.payload, 'hex'), given.id, clock_timestamp()
     FROM json_to_recordset(%s::json) AS given(caller text, key text, payload text, id text)
     ORDER BY given.caller, given.key
@@ -111,7 +109,7 @@ WITH claim AS (
         ON given.experiment_id = arm.experiment_id AND given.arm = arm.position
     ORDER BY arm.experiment_id, given.round, given.position
 )
-INSERT INTO events ({_EVENT})
+INSERT INTO events ({EVENT_COLUMNS})
 SELECT id, id, 0, '{SERVICE}', 1, 'state', submitted_at, submitted_at, '{QUEUED_PAYLOAD}'::jsonb FROM experiment
 RETURNING experiment_id
 """  # noqa: S608 - names of this file

@@ -45,17 +45,7 @@ ARM_COLUMNS = (
 )
 """Of a row in `arms`, without its experiment."""
 
-EVENT_COLUMNS = (
-    "experiment_id",
-    "subject_id",
-    "attempt",
-    "source",
-    "seq",
-    "kind",
-    "at",
-    "received_at",
-    "payload",
-)
+EVENT_COLUMNS = "experiment_id, subject_id, attempt, source, seq, kind, at, received_at, payload"
 """Of a row in `events`: an experiment's first says that it is queued."""
 QUEUED_PAYLOAD = json.dumps({"from": None, "to": ExperimentState.QUEUED})
 """What that one says."""
