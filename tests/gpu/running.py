@@ -28,7 +28,10 @@ from phantom_core.spec import (
 )
 from phantom_core.training import Trainer
 
-GPUS = torch.cuda.device_count()
+BOARDS = torch.cuda.device_count()
+RANKS_A_BOARD = int(os.environ.get("RANKS_A_BOARD", "1"))
+"""Ranks that share a GPU, which shows what is right but never what is fast. NCCL can since 2.31."""
+MOST_RANKS = BOARDS * RANKS_A_BOARD
 TASK = TeacherTask(
     features=256, outputs=8, latents=32, train_rows=4_096, validation_rows=700, feature_placement="split"
 )
@@ -37,7 +40,9 @@ STEPS = 50
 sizes = pytest.mark.parametrize(
     "p",
     [
-        pytest.param(p, marks=pytest.mark.skipif(p > GPUS, reason=f"needs {p} GPUs, there are {GPUS}"))
+        pytest.param(
+            p, marks=pytest.mark.skipif(p > MOST_RANKS, reason=f"needs {p} GPUs, there are {BOARDS}")
+        )
         for p in (1, 2, 4)
     ],
 )
@@ -76,12 +81,21 @@ RECIPES: dict[str, dict[str, Any]] = {
 """Rates under which every arm's loss falls from the first steps on: what diverges is NaN, and equals nothing."""
 
 
+def own_board() -> torch.device:
+    """This rank's GPU, set as the current one; before anything is asked of NCCL."""
+    os.environ["NCCL_NVLS_ENABLE"] = "0"
+    if RANKS_A_BOARD > 1:
+        os.environ["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
+        os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
+    device = torch.device("cuda", dist.get_rank() % BOARDS)
+    torch.cuda.set_device(device)
+    return device
+
+
 @contextmanager
 def gpu_ranks() -> Iterator[tuple[Communicator, torch.device]]:
     """This rank's GPU and one communicator for all arms, over NCCL beside the default gloo group."""
-    os.environ["NCCL_NVLS_ENABLE"] = "0"
-    device = torch.device("cuda", dist.get_rank())
-    torch.cuda.set_device(device)
+    device = own_board()
     steps_module._MOST_STEPS = 16  # this process is the rank's own; tables are refilled on the way
     group = dist.new_group(backend="nccl")
     assert isinstance(group, dist.ProcessGroup)

@@ -14,9 +14,9 @@ from phantom_core.spec import DenseArm
 from phantom_core.tasks import Dataset, load_task
 from phantom_core.training import Trainer
 from tests.distributed import run_ranks
-from tests.gpu.running import GPUS, RECIPES, TASK, Run, arms, gpu_ranks, plan, sizes, train
+from tests.gpu.running import BOARDS, RECIPES, TASK, Run, arms, gpu_ranks, plan, sizes, train
 
-pytestmark = pytest.mark.skipif(GPUS == 0, reason="CUDA graphs need a CUDA device")
+pytestmark = pytest.mark.skipif(BOARDS == 0, reason="CUDA graphs need a CUDA device")
 
 
 def graph_and_eager(p: int, dtype: str) -> list[tuple[str, Run, Run]]:

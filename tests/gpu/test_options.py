@@ -14,10 +14,10 @@ from phantom_core.spec import Arm, DenseArm, ModelSpec, PhantomArm, TensorArm
 from phantom_core.tasks import load_task
 from phantom_core.training import Trainer
 from tests.distributed import run_ranks
-from tests.gpu.running import GPUS, RECIPES, TASK, Run, arms, gpu_ranks, plan, sizes, train
+from tests.gpu.running import BOARDS, MOST_RANKS, RECIPES, TASK, Run, arms, gpu_ranks, plan, sizes, train
 
-pytestmark = pytest.mark.skipif(GPUS == 0, reason="needs a CUDA device")
-several = pytest.mark.skipif(GPUS < 2, reason=f"needs 2 GPUs, there are {GPUS}")
+pytestmark = pytest.mark.skipif(BOARDS == 0, reason="needs a CUDA device")
+several = pytest.mark.skipif(MOST_RANKS < 2, reason=f"needs 2 GPUs, there are {BOARDS}")
 TOLERANCES = {"float64": 1e-11, "float32": 1e-3, "bfloat16": 5e-2}
 
 
@@ -116,7 +116,7 @@ def tf32_arm(arm: Arm, tf32: bool) -> PlannedArm:
 
 @sizes
 @pytest.mark.skipif(
-    GPUS > 0 and torch.cuda.get_device_capability()[0] < 8, reason="TF32 needs compute capability 8.0"
+    BOARDS > 0 and torch.cuda.get_device_capability()[0] < 8, reason="TF32 needs compute capability 8.0"
 )
 def test_tf32_changes_the_result_a_little_and_is_given_back(p: int) -> None:
     for before, after, runs in run_ranks(p, with_and_without_tf32, p):

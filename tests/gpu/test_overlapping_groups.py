@@ -1,18 +1,15 @@
 """The fused ghost exchange of a group and of its first ranks alone, one after the other."""
 
-import os
-
 import pytest
 import torch
 import torch.distributed as dist
 
 from phantom_core.ghost_exchange import ExchangeChoice, choose_arena, choose_exchange
 from tests.distributed import run_ranks
-
-GPUS = torch.cuda.device_count()
+from tests.gpu.running import BOARDS, MOST_RANKS, own_board
 
 pytestmark = pytest.mark.skipif(
-    GPUS < 3, reason=f"a group of two in one of three needs 3 GPUs, there are {GPUS}"
+    MOST_RANKS < 3, reason=f"a group of two in one of three needs 3 GPUs, there are {BOARDS}"
 )
 
 
@@ -28,10 +25,8 @@ def gathered(choice: ExchangeChoice, device: torch.device) -> list[float]:
 
 
 def exchange_in_turn() -> list[list[float]]:
-    os.environ["NCCL_NVLS_ENABLE"] = "0"
     rank = dist.get_rank()
-    device = torch.device("cuda", rank)
-    torch.cuda.set_device(device)
+    device = own_board()
     everyone = dist.new_group(backend="nccl")
     few = dist.new_group([0, 1], backend="nccl")
     arenas = [choose_arena(everyone, device) for _ in range(2)]

@@ -12,9 +12,9 @@ from phantom_core.spec import PhantomArm
 from phantom_core.tasks import load_task
 from phantom_core.training import Trainer
 from tests.distributed import run_ranks
-from tests.gpu.running import GPUS, TASK, arms, gpu_ranks, plan, sizes, train
+from tests.gpu.running import BOARDS, MOST_RANKS, TASK, arms, gpu_ranks, plan, sizes, train
 
-pytestmark = pytest.mark.skipif(GPUS == 0, reason="streams need a CUDA device")
+pytestmark = pytest.mark.skipif(BOARDS == 0, reason="streams need a CUDA device")
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def ghosts_beside_and_in_line(p: int, dtype: str) -> list[list[float]]:
     return losses
 
 
-@pytest.mark.skipif(GPUS < 2, reason="ghosts travel between two GPUs")
+@pytest.mark.skipif(MOST_RANKS < 2, reason="ghosts travel between two GPUs")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_ghosts_made_beside_the_local_product_are_the_same_to_the_bit(dtype: str) -> None:
     for rank in run_ranks(2, ghosts_beside_and_in_line, 2, dtype):

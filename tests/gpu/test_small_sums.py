@@ -5,13 +5,13 @@ import torch
 
 from phantom_core.layer_costs import MOST_FUSED_BYTES
 from tests.distributed import run_ranks
-from tests.gpu.running import GPUS, gpu_ranks
+from tests.gpu.running import BOARDS, MOST_RANKS, gpu_ranks
 
-pytestmark = pytest.mark.skipif(GPUS < 2, reason=f"needs 2 GPUs, there are {GPUS}")
+pytestmark = pytest.mark.skipif(MOST_RANKS < 2, reason=f"needs 2 GPUs, there are {BOARDS}")
 SHAPES = ((256, 16), (37, 5), (1,), (513, 1_000), (1_024, 1_024), (4_099, 1_024))
 DTYPES = (torch.bfloat16, torch.float32, torch.float64)
 ranks_here = pytest.mark.parametrize(
-    "p", [pytest.param(p, marks=pytest.mark.skipif(p > GPUS, reason=f"needs {p} GPUs")) for p in (2, 4)]
+    "p", [pytest.param(p, marks=pytest.mark.skipif(p > MOST_RANKS, reason=f"needs {p} GPUs")) for p in (2, 4)]
 )
 
 

@@ -7,9 +7,9 @@ from torch import nn
 import phantom_core.training.optimizers as optimizers
 from phantom_core.spec import StopAtSteps, TrainingSpec
 from phantom_core.training.optimizers import WeightUpdate
-from tests.gpu.running import GPUS
+from tests.gpu.running import BOARDS
 
-pytestmark = pytest.mark.skipif(GPUS == 0, reason="the kernels need a CUDA device")
+pytestmark = pytest.mark.skipif(BOARDS == 0, reason="the kernels need a CUDA device")
 
 RECIPES = [
     {"optimizer": "sgd"},

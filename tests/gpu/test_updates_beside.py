@@ -9,9 +9,9 @@ import phantom_core.training.optimizers as optimizers_module
 from phantom_core.tasks import load_task
 from phantom_core.training import Trainer
 from tests.distributed import run_ranks
-from tests.gpu.running import GPUS, RECIPES, TASK, Run, arms, gpu_ranks, plan, sizes, train
+from tests.gpu.running import BOARDS, RECIPES, TASK, Run, arms, gpu_ranks, plan, sizes, train
 
-pytestmark = pytest.mark.skipif(GPUS == 0, reason="needs a CUDA device")
+pytestmark = pytest.mark.skipif(BOARDS == 0, reason="needs a CUDA device")
 
 
 def beside_and_after(p: int, dtype: str, **training: Any) -> list[tuple[str, Run, Run]]:
