@@ -27,6 +27,7 @@ import torch
 
 from benchmarks import ceilings
 from benchmarks.layer_rows import arm_row, setting_row, summarise
+from benchmarks.memory_rate import MEMORY_BURST, memory_rate
 from benchmarks.record import record
 from benchmarks.step_arms import BASELINE, Size, StepArm, arms
 from benchmarks.step_trainers import (
@@ -42,7 +43,7 @@ from benchmarks.step_trainers import (
 from benchmarks.workplace import Workplace, workplace
 from phantom_core.prediction import Ceilings
 from phantom_core.profile import Arithmetic, DeviceProfile, ProfileError, load_profile
-from phantom_core.spec import Dtype
+from phantom_core.spec import Dtype, StopAtSteps, TrainingSpec
 from ray_jobs.ranks import Team
 
 RESULTS = Path(__file__).parent / "results"
@@ -255,13 +256,20 @@ class Run:
             place, everyone, ceilings.Shape(side, side, side, "nt"), self._arithmetic, BURST_S
         )
         rate = 2 * side**3 / burst["seconds"]
-        return [*found, {"measured": "burst", "load": "gemm burst", "flops_per_s": rate}]
+        training = TrainingSpec(optimizer="sgd", stop=StopAtSteps(steps=1))
+        # A copy by the driver moves less than a kernel that reads and writes.
+        update = ceilings.update(place, everyone, training, elements, BURST_S)
+        return [
+            *found,
+            {"measured": "burst", "load": "gemm burst", "flops_per_s": rate},
+            {"measured": "burst", "load": MEMORY_BURST, "bytes_per_s": update["bytes"] / update["seconds"]},
+        ]
 
     def _ceilings_of(self, rows: list[dict[str, Any]], p: int) -> Ceilings:
         loads = {row["load"]: row for row in rows}
         link = loads.get("communication", {}).get("bytes_sent_per_s") if p > 1 else None
         gemm = max(loads["gemm"]["flops_per_s"], loads["gemm burst"]["flops_per_s"])
-        return Ceilings(gemm, loads["memory"]["bytes_per_s"], link)
+        return Ceilings(gemm, memory_rate(loads), link)
 
     def _replace(self, rows: dict[str, dict[str, Any]]) -> None:
         """Writes a size's rows as they are now."""

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks.memory_rate import MEMORY_BURST, memory_rate
+
 Row = dict[str, Any]
 BYTES_PER_FLOP = 3 * 2 / (2 * 8192)
 """Of the ceiling's GEMM, three bfloat16 matrices of 8192 rows: for files from before it was written down."""
@@ -35,9 +37,9 @@ def sizes(rows: list[Row]) -> str:
             f"GEMM roofline: share of {flops:.0f} TFLOP/s, of large GEMMs in the same run. Exposed communication: "
             "what the arm is faster by with its collectives replaced by local copies. Largest roofline term: ms "
             "per step as a multiple of the largest of GEMM FLOPs, least memory traffic and bytes sent over their rates "
-            "in the same run. Joules at the limit (an estimate): ms per step as a multiple of the time in which a "
-            "board at its power limit is given the joules that the step's GEMMs and least memory traffic took "
-            "when each ran alone in the same run; around 1, only fewer joules would make the step faster.",
+            f"in the same run{_memory(ceilings)}. Joules at the limit (an estimate): ms per step as a multiple of the "
+            "time in which a board at its power limit is given the joules that the step's GEMMs and least memory "
+            "traffic took when each ran alone in the same run; around 1, only fewer joules would make the step faster.",
         ]
     )
 
@@ -190,9 +192,18 @@ def joules_at_limit_ms(row: Row, setting: Row) -> float | None:
     operands = loads["gemm"].get("operand_bytes_per_s", BYTES_PER_FLOP * loads["gemm"]["flops_per_s"])
     j_per_byte = (memory_w - idle_w) / loads["memory"]["bytes_per_s"]
     j_per_flop = (gemm_w - idle_w - j_per_byte * operands) / loads["gemm"]["flops_per_s"]
-    bytes_moved = row["floor"]["memory_ms"] / 1_000 * loads["memory"]["bytes_per_s"]
+    bytes_moved = row["floor"]["memory_ms"] / 1_000 * memory_rate(loads)
     joules = j_per_flop * row["flops_per_step_per_rank"] + j_per_byte * bytes_moved
     return float(1_000 * joules / (limit_w - idle_w))
+
+
+def _memory(loads: dict[str, Row]) -> str:
+    """What memory's ceiling was measured with."""
+    if MEMORY_BURST not in loads:
+        return ""
+    source = loads[MEMORY_BURST].get("from")
+    where = "" if source is None else f", as `{source}` has it for such boards"
+    return f" (memory: {memory_rate(loads) / 1e12:.2f} TB/s, of the optimizer's pass{where})"
 
 
 def _limit(settings: list[Row]) -> str:
@@ -229,7 +240,7 @@ def _methods(rows: list[Row]) -> str:
     return ", ".join(found)
 
 
-_CARDS = ("", "_h100", "_h200", "_two_h200")
+_CARDS = ("", "_h100", "_h200", "_two_h200", "_one_h200")
 """Files of results: the latest on four boards; on four H100s; on four H200s, other sizes; on two H200s."""
 TABLES: dict[str, Callable[[list[Row]], str]] = {
     f"{name}{card}{part}": table

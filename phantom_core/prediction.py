@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from phantom_core.layer_costs import bytes_sent, fits_fused
-from phantom_core.profile import DeviceProfile, KnownError, Powers, Transport
+from phantom_core.profile import DeviceProfile, KnownError, Transport
 from phantom_core.spec import FeaturePlacement
 from phantom_core.step_work import BOOKKEEPING_IN_LINE, Gemm, Segment, StepWork, Transfer, step_work
 from phantom_core.task_shapes import TaskShape
@@ -43,9 +43,14 @@ class Ceilings:
     """Sent by one rank in large all-reduces; None where nothing is sent."""
 
     @classmethod
-    def of(cls, powers: Powers) -> "Ceilings":
-        """Those of the loads that powers were measured under."""
-        return cls(powers.gemm_flops_per_s, powers.memory_bytes_per_s, powers.communication_bytes_per_s)
+    def of(cls, profile: DeviceProfile) -> "Ceilings":
+        """Those of the loads that powers were measured under; of memory the optimizer's, where that is faster.
+
+        A plain copy is no ceiling: on Hoppers it moves two thirds of what a kernel that reads and writes does.
+        """
+        powers = profile.powers
+        memory_bytes_per_s = max(powers.memory_bytes_per_s, profile.update_bytes_per_s)
+        return cls(powers.gemm_flops_per_s, memory_bytes_per_s, powers.communication_bytes_per_s)
 
 
 @dataclass(frozen=True)
@@ -213,7 +218,7 @@ class Predictor:
             waiting_s=step_s - device_s,
             limit=limits[step_s],
             launches=work.launches,
-            floor=floor(work, Ceilings.of(powers)),
+            floor=floor(work, Ceilings.of(profile)),
             profile=profile.name,
             known_error=next((each for each in profile.known_errors if each.world_size == p), None),
         )

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks import predictions, quote_layers
 from benchmarks.figure import RESULTS, drawn
+from benchmarks.memory_rate import MEMORY_BURST
 from benchmarks.quote import TABLES, origin
 from tests.benchmarks.layer_results import layers
 from tests.phantom_core.profiles import round_profile
@@ -38,10 +39,25 @@ def test_a_step_is_held_against_the_joules_that_its_parts_drew_alone() -> None:
     row = {"ms_per_step": 9.0, "flops_per_step_per_rank": 2e12, "floor": {"memory_ms": 1.0}}
     # 0.2 nJ a byte; a FLOP's (700 - 100 - 100) W / 500 TFLOP/s = 1 pJ; 2 J and 0.4 J at 500 W above idle.
     assert quote_layers.joules_at_limit_ms(row, setting) == pytest.approx(4.8)
+    # As many bytes, whose floor was told at the optimizer's rate.
+    burst = {"measured": "burst", "load": MEMORY_BURST, "bytes_per_s": 4e12, "from": "profile.json"}
+    faster = row | {"floor": {"memory_ms": 0.5}}
+    assert quote_layers.joules_at_limit_ms(faster, setting | {"ceilings": [*loads, burst]}) == pytest.approx(
+        4.8
+    )
     shown = quote_layers.sizes(layers()["rows"])
     assert "| unknown |" in shown, "there no load's power is told"
+    assert "(memory:" not in shown
     for missing in (setting | {"power_limit_w": None}, setting | {"ceilings": loads[1:]}):
         assert quote_layers.joules_at_limit_ms(row, missing) is None
+
+
+def test_what_memory_s_ceiling_was_measured_with_is_told() -> None:
+    rows = layers()["rows"]
+    setting = next(row for row in rows if row["measured"] == "setting")
+    setting["ceilings"].append({"load": MEMORY_BURST, "bytes_per_s": 4.2e12, "from": "profile.json"})
+    told = "(memory: 4.20 TB/s, of the optimizer's pass, as `profile.json` has it for such boards)"
+    assert told in quote_layers.sizes(rows)
 
 
 def test_targets_say_reached_or_not() -> None:

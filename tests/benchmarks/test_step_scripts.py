@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.memory_rate import MEMORY_BURST
 from phantom_core.profile import load_profile
 
 ROOT = Path(__file__).parent.parent.parent
@@ -76,6 +77,8 @@ def test_layers_measures_every_arm_and_predicts_beside_it(calibrated: Path) -> N
         "low-rank",
     }
     assert (1, "dense") in rows
+    ceilings = {row["load"]: row for row in rows_of(out, "setting")[-1]["ceilings"]}
+    assert ceilings[MEMORY_BURST]["bytes_per_s"] > 0
     for (p, arm), row in rows.items():
         assert len(row["rounds"]) == 3
         assert row["energy_method"] == "estimate"

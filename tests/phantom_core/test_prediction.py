@@ -183,3 +183,11 @@ def test_a_file_that_holds_no_profile_is_refused_with_the_way_out(tmp_path: Path
 def test_predicting_loads_no_torch() -> None:
     program = "import sys, phantom_core.prediction; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_memory_s_ceiling_is_the_optimizer_s_pass_where_a_copy_is_slower() -> None:
+    profile = round_profile()
+    assert Ceilings.of(profile).memory_bytes_per_s == 1e12
+    assert Ceilings.of(profile.model_copy(update={"update_bytes_per_s": 4e12})).memory_bytes_per_s == 4e12
+    slow = profile.model_copy(update={"update_bytes_per_s": 1e11})
+    assert Ceilings.of(slow).memory_bytes_per_s == profile.powers.memory_bytes_per_s
