@@ -1,5 +1,6 @@
 """`ghostwatt serve` and `ghostwatt keys`: the service's own process, started and ended by the command."""
 
+import json
 import os
 import signal
 import subprocess
@@ -23,7 +24,11 @@ def environment(data_dir: Path) -> dict[str, str]:
 def test_the_service_is_started_and_ended_with_the_command(tmp_path: Path) -> None:
     port = free_port(0)
     command = [sys.executable, "-m", "client", "serve", "--port", str(port)]
-    with subprocess.Popen(command, cwd=ROOT, env=environment(tmp_path), stderr=subprocess.DEVNULL) as process:
+    log = tmp_path / "log"
+    with (
+        log.open("wb") as told,
+        subprocess.Popen(command, cwd=ROOT, env=environment(tmp_path), stderr=told) as process,
+    ):
         end = time.monotonic() + 60
         status = ""
         while status != "degraded":
@@ -39,6 +44,7 @@ def test_the_service_is_started_and_ended_with_the_command(tmp_path: Path) -> No
         assert process.wait(60) == 0
     _, alive = psutil.wait_procs(family, timeout=5)
     assert not [child for child in alive if child.status() != psutil.STATUS_ZOMBIE]
+    assert f"serving at http://127.0.0.1:{port}; data in {tmp_path}" in log.read_text()
 
 
 def test_a_service_that_can_not_start_gives_its_exit_code(tmp_path: Path) -> None:
@@ -58,6 +64,28 @@ def test_keys_are_made_on_the_services_own_database(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("gw_")
     assert (tmp_path / "ghostwatt.sqlite3").exists()
+
+
+def test_keys_of_a_service_with_a_folder_of_its_own(tmp_path: Path) -> None:
+    elsewhere, own = tmp_path / "elsewhere", tmp_path / "own"
+
+    def keys(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "client", "keys", *arguments, "--data-dir", str(own)]
+        settings = environment(elsewhere)
+        return subprocess.run(
+            command, cwd=ROOT, env=settings, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    made = keys("create", "--name", "laptop", "--scope", "read", "--json")
+    assert made.returncode == 0, made.stderr
+    key_id = json.loads(made.stdout)["id"]
+    assert key_id in keys("list").stdout
+    assert keys("revoke", key_id).returncode == 0
+    (listed,) = json.loads(keys("list", "--json").stdout)
+    assert listed["id"] == key_id
+    assert listed["revoked_at"] is not None
+    assert (own / "ghostwatt.sqlite3").exists()
+    assert not elsewhere.exists()
 
 
 def test_importing_the_client_loads_neither_torch_nor_a_server() -> None:
