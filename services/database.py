@@ -5,42 +5,35 @@ once, whatever the timeout, if another had written in between. On PostgreSQL, ca
 decide on.
 """
 
-import select as polling
 import sqlite3
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from sqlalchemy import Connection, Engine, create_engine, event, func, make_url, select
-from sqlalchemy.engine import URL, Dialect
-from sqlalchemy.exc import DBAPIError, InterfaceError, InvalidatePoolError, OperationalError
+from sqlalchemy import Connection, func, make_url, select
+from sqlalchemy.engine import Dialect
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
 from sqlalchemy.types import DateTime, TypeDecorator
 
 from services import revisions
+from services.engines import (
+    BUSY_TIMEOUT_S,
+    MOST_CONNECTIONS,
+    WRITES,
+    postgresql_engine,
+    sqlite_engine,
+    sqlite_file,
+)
 from services.errors import DatabaseError, DatabaseUnavailable
 
-BUSY_TIMEOUT_S = 10.0
-"""Seconds that a SQLite write waits for another process's."""
-
-POOLED_CONNECTIONS = 10
-"""Connections of one process that stay open."""
-MOST_CONNECTIONS = 20
-"""Connections of one process at most."""
-
-_WRITES = "ghostwatt_writes"
 _OWN = "ghostwatt_own"
-
-QUIET_S = 30.0
-"""Seconds after which a connection is tried before it is lent, though nothing speaks against it."""
 
 Cursor = Any
 """A cursor by PEP 249."""
@@ -95,14 +88,14 @@ class Database:
         parsed = make_url(url)
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
         """Whether it is SQLite; PostgreSQL otherwise."""
-        self.file = _sqlite_file(parsed) if self.is_sqlite else None
+        self.file = sqlite_file(parsed) if self.is_sqlite else None
         """SQLite's file."""
         if not self.is_sqlite and parsed.get_backend_name() != "postgresql":
             raise DatabaseError(
                 f"{parsed.get_backend_name()} is not supported; use sqlite:/// or postgresql+psycopg://"
             )
-        self._engine = _sqlite_engine(parsed) if self.is_sqlite else _postgresql_engine(parsed)
-        self._writes = self._engine.execution_options(**{_WRITES: True})
+        self._engine = sqlite_engine(parsed) if self.is_sqlite else postgresql_engine(parsed)
+        self._writes = self._engine.execution_options(**{WRITES: True})
         # SQLite's reads see one state anyway; PostgreSQL's do from this level on.
         self._reads = (
             self._engine
@@ -288,95 +281,3 @@ def _translated() -> Iterator[None]:
 def _unavailable(error: Exception) -> DatabaseUnavailable:
     cause = str(getattr(error, "orig", None) or error).strip().splitlines()
     return DatabaseUnavailable(f"the database did not answer: {cause[0] if cause else type(error).__name__}")
-
-
-def _sqlite_file(url: URL) -> Path:
-    if not url.database or url.database == ":memory:" or url.query:
-        raise DatabaseError(
-            f"{url.render_as_string()} names no plain file; use sqlite:///<path>, which all threads share"
-        )
-    return Path(url.database).absolute()
-
-
-def _sqlite_engine(url: URL) -> Engine:
-    file = _sqlite_file(url)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    # It holds specs, results and hashes of keys: its owner's business. SQLite gives its log the same mode.
-    file.touch(mode=0o600)
-    engine = create_engine(
-        url.set(database=str(file)),
-        pool_size=POOLED_CONNECTIONS,
-        max_overflow=MOST_CONNECTIONS - POOLED_CONNECTIONS,
-        pool_timeout=BUSY_TIMEOUT_S,
-        # The one used last: each connection has a cache of its own, and a long answer's 30 MB are in that one.
-        pool_use_lifo=True,
-        connect_args={"timeout": BUSY_TIMEOUT_S},
-    )
-
-    @event.listens_for(engine, "connect")
-    def set_up(dbapi: Any, _record: object) -> None:
-        # The driver must begin no transaction by itself: `begin` below says which kind.
-        dbapi.isolation_level = None
-        cursor = dbapi.cursor()
-        for pragma in (
-            "journal_mode = WAL",
-            "synchronous = FULL",
-            "foreign_keys = ON",
-            f"busy_timeout = {round(BUSY_TIMEOUT_S * 1_000)}",
-            "cache_size = -4096",  # KiB for each connection of the pool; the system caches the file for all of them
-            "temp_store = MEMORY",
-            "journal_size_limit = 67108864",
-        ):
-            cursor.execute(f"PRAGMA {pragma}")
-        cursor.close()
-
-    @event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:
-        writes = connection.get_execution_options().get(_WRITES, False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-    return engine
-
-
-def _postgresql_engine(url: URL) -> Engine:
-    engine = create_engine(
-        url.set(drivername="postgresql+psycopg"),
-        pool_size=POOLED_CONNECTIONS,
-        max_overflow=MOST_CONNECTIONS - POOLED_CONNECTIONS,
-        pool_timeout=BUSY_TIMEOUT_S,
-        connect_args={"connect_timeout": 10, "application_name": "ghostwatt"},
-    )
-
-    @event.listens_for(engine, "connect")
-    def set_up(dbapi: Any, record: Any) -> None:
-        # Once, not in every transaction: that would be one more way to the server and back for each.
-        dbapi.execute(f"SET lock_timeout = '{round(BUSY_TIMEOUT_S * 1_000)}ms'")
-        dbapi.commit()
-        record.info["lent_s"] = time.monotonic()
-
-    @event.listens_for(engine, "checkout")
-    def lend(dbapi: Any, record: Any, _proxy: object) -> None:
-        # A server that restarted leaves dead connections in the pool. It has said so on each: only where something
-        # waits to be read, or where a network may have forgotten the connection, is it worth asking.
-        moment_s = time.monotonic()
-        if (moment_s - record.info["lent_s"] > QUIET_S or _has_news(dbapi)) and not _answers(engine, dbapi):
-            raise InvalidatePoolError("the server closed the connection")
-        record.info["lent_s"] = moment_s
-
-    return engine
-
-
-def _has_news(dbapi: Any) -> bool:
-    """Whether the server has said something unasked, the end of the connection among it."""
-    if dbapi.closed:
-        return True
-    poll = polling.poll()
-    poll.register(dbapi.fileno(), polling.POLLIN)
-    return bool(poll.poll(0))
-
-
-def _answers(engine: Engine, dbapi: Any) -> bool:
-    try:
-        return engine.dialect.do_ping(dbapi)
-    except engine.dialect.loaded_dbapi.Error:
-        return False

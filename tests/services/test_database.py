@@ -181,7 +181,8 @@ def test_closing_twice_is_fine(database: Database) -> None:
 def test_a_database_that_stays_locked_is_unavailable_and_then_works_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.database.BUSY_TIMEOUT_S", 0.2)
+    for module in ("database", "engines"):
+        monkeypatch.setattr(f"services.{module}.BUSY_TIMEOUT_S", 0.2)
     url = f"sqlite:///{tmp_path}/a.db"
     with Database(url) as database, Database(url) as other:
         database.migrate()
