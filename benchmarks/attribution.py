@@ -19,16 +19,15 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import scipy.stats
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.kernel_names import Kernel, Split, split
 from benchmarks.layers import RESULTS, SIZES, TINY
+from benchmarks.paired import paired_difference
 from benchmarks.record import record
 from benchmarks.step_arms import BASELINE, Size, StepArm, arms
 from benchmarks.step_trainers import (
@@ -135,8 +134,12 @@ def attribute(
         row["parts"] = {
             part: {
                 "method": f"variants: whole minus {name}",
-                "ms": difference([each["ms_per_step"] for each in measured["whole"]], _ms(measured[name])),
-                "j": difference([each["j_per_step"] for each in measured["whole"]], _j(measured[name])),
+                "ms": paired_difference(
+                    [each["ms_per_step"] for each in measured["whole"]], _ms(measured[name])
+                ),
+                "j": paired_difference(
+                    [each["j_per_step"] for each in measured["whole"]], _j(measured[name])
+                ),
             }
             for name, part in PARTS.items()
             if measured.get(name)
@@ -145,8 +148,8 @@ def attribute(
             none = [0.0] * rounds
             row["parts"]["GEMMs"] = {
                 "method": "variants: without communication, optimizer and activations",
-                "ms": difference(_ms(measured["bare"]), none),
-                "j": difference(_j(measured["bare"]), none),
+                "ms": paired_difference(_ms(measured["bare"]), none),
+                "j": paired_difference(_j(measured["bare"]), none),
             }
     for trainer, _ in trainers.values():
         trainer.close()
@@ -167,17 +170,6 @@ def _variants(arm: StepArm) -> list[tuple[str, StepArm, bool, Callable[..., Weig
     if arm.can_be_silent:
         found.append(("bare", linear, True, NoUpdate))
     return found
-
-
-def difference(whole: Sequence[float | None], without: Sequence[float | None]) -> dict[str, float] | None:
-    """What the whole takes more, paired by round, with Student's 95 % interval; None if anything is unknown."""
-    pairs = list(zip(whole, without, strict=True))
-    values = [one - other for one, other in pairs if one is not None and other is not None]
-    if len(values) < len(pairs) or len(values) < 3:
-        return None
-    half = float(scipy.stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values)))
-    mean = statistics.fmean(values)
-    return {"mean": mean, "low": mean - half, "high": mean + half}
 
 
 def profiled(place: Workplace, team: Team, arm: StepArm, window_s: float) -> dict[str, Any]:

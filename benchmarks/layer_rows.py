@@ -1,11 +1,13 @@
 """Rows of `layers.py`: an arm's rounds, and what follows from them: intervals, rooflines, exposed time, targets."""
 
+import math
 import statistics
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from benchmarks.paired import paired_difference
 from benchmarks.record import command_line
 from benchmarks.step_arms import BASELINE, BASELINE_OVER_NCCL, Size, StepArm
 from benchmarks.step_trainers import Built, dataset_of, step_work_of
@@ -144,9 +146,7 @@ def summarise(rows: Sequence[Row]) -> None:
         row["energy_reason"] = row["rounds"][0]["reason"]
         row["gemm_roofline_share"] = row["floor"]["gemm_ms"] / ms
         row["times_floor"] = ms / row["floor"]["step_ms"]
-        if row.get("silent") and "ms_per_step" in row["silent"]:
-            row["exposed_ms"] = max(0.0, ms - row["silent"]["ms_per_step"])
-            row["exposed_share"] = row["exposed_ms"] / ms
+        row |= _exposed(row)
         if "ms_per_step" in row["prediction"]:
             row["prediction"]["time_error"] = row["prediction"]["ms_per_step"] / ms - 1
             if row["j_per_step"]:
@@ -156,7 +156,34 @@ def summarise(rows: Sequence[Row]) -> None:
             row["energy_ratio"] = _ratio(baseline, row, "j_per_step")
         if over_nccl is not None and row is not over_nccl:
             row["energy_ratio_to_nccl"] = _ratio(over_nccl, row, "j_per_step")
-        row["targets"] = _targets(row)
+        row["targets"] = _targets(row, baseline, over_nccl)
+
+
+def _exposed(row: Row) -> Row:
+    """What the arm is faster by without communication, as it came out: below 0 where it was slower.
+
+    Of pairs of windows, with Student's 95 % interval; of earlier files, which have one window without communication
+    after all rounds, without an interval.
+    """
+    silent = row.get("silent") or {}
+    if "pairs" in silent:
+        usual_ms = [pair["ms_per_step"] for pair in silent["pairs"]]
+        silent_ms = [pair["silent_ms_per_step"] for pair in silent["pairs"]]
+        whole_ms = statistics.fmean(usual_ms)
+        found = paired_difference(usual_ms, silent_ms)
+        if found is None:
+            found = {"mean": whole_ms - statistics.fmean(silent_ms)}
+    elif "ms_per_step" in silent:
+        whole_ms = row["ms_per_step"]
+        found = {"mean": whole_ms - silent["ms_per_step"]}
+    else:
+        return {}
+    return {
+        "exposed_ms": found["mean"],
+        "exposed_share": found["mean"] / whole_ms,
+        "exposed_share_low": found["low"] / whole_ms if "low" in found else None,
+        "exposed_share_high": found["high"] / whole_ms if "high" in found else None,
+    }
 
 
 def _ratio(baseline: Row, row: Row, metric: str) -> Row | None:
@@ -170,27 +197,45 @@ def _ratio(baseline: Row, row: Row, metric: str) -> Row | None:
     return {"ratio": interval.ratio, "low": interval.low, "high": interval.high, "rounds": len(logs)}
 
 
-def _targets(row: Row) -> list[Row]:
-    """The targets that stand for this row, reached or not."""
+def _targets(row: Row, baseline: Row | None, over_nccl: Row | None) -> list[Row]:
+    """The targets that stand for this row, and what can be said of them."""
     if row["arm"] != TARGET_ARM or row["p"] != 4 or row["k"] != 64 or row["dtype"] != "bfloat16":
         return []
     targets = []
     limit = ENERGY_TARGETS.get(row["n"])
-    energy, time = row.get("energy_ratio"), row.get("time_ratio")
-    if limit is not None and energy is not None:
-        targets.append(_target("J per step against column/row", energy["ratio"], limit))
     # What was aimed at was set when sums travelled by NCCL, as PyTorch's own tensor parallelism sends them.
-    energy = row.get("energy_ratio_to_nccl")
-    if limit is not None and energy is not None:
-        targets.append(_target("J per step against column/row over NCCL", energy["ratio"], limit))
+    for name, other, ratio in (
+        ("column/row", baseline, row.get("energy_ratio")),
+        ("column/row over NCCL", over_nccl, row.get("energy_ratio_to_nccl")),
+    ):
+        if limit is not None and ratio is not None and other is not None:
+            doubt = _doubt(row) + _doubt(other)
+            targets.append(_target(f"J per step against {name}", ratio, limit, doubt))
+    time = row.get("time_ratio")
     if row["n"] == min(ENERGY_TARGETS) and time is not None:
-        targets.append(_target("ms per step against column/row", time["ratio"], 1.0))
+        targets.append(_target("ms per step against column/row", time, 1.0))
     if row["n"] >= FLOOR_TARGET_WIDTH:
-        targets.append(
-            _target("ms per step against the largest roofline term", row["times_floor"], FLOOR_TARGET)
-        )
+        times = row["times_floor"]
+        alone = {"ratio": times, "low": times, "high": times}
+        targets.append(_target("ms per step against the largest roofline term", alone, FLOOR_TARGET))
     return targets
 
 
-def _target(what: str, value: float, limit: float) -> Row:
-    return {"what": what, "value": value, "limit": limit, "reached": value <= limit}
+def _doubt(row: Row) -> float:
+    """What an arm's joules may be off by at worst, as a share of them."""
+    bound = row["j_per_step_bound"]
+    return math.inf if bound is None else bound / row["j_per_step"]
+
+
+def _target(what: str, found: Row, limit: float, doubt: float = 0.0) -> Row:
+    """Reached, or not, only where the whole interval says so, widened by what the readings may be off by."""
+    low, high = found["low"] * max(0.0, 1 - doubt), found["high"] * (1 + doubt)
+    verdict = "reached" if high <= limit else "not reached" if low > limit else "undecided"
+    return {
+        "what": what,
+        "value": found["ratio"],
+        "low": low,
+        "high": high if math.isfinite(high) else None,
+        "limit": limit,
+        "verdict": verdict,
+    }

@@ -6,9 +6,10 @@
 
 bfloat16 with float32 masters, bias-free, ReLU, SGD; whole steps of the project's own trainer, in a CUDA graph. All arms
 of a size that fit into memory together are built first, then measured round by round in shuffled order; the energy of
-a window is read at the counter's ticks (`tick_windows`). Then each arm that communicates is built once more with its
-collectives replaced by local copies: what that is faster by is the exposed communication. Rows go to `--out` every
-round; `--append` keeps those of earlier runs, so that `--widths` and `--arms` can cut a run into shorter ones.
+a window is read at the counter's ticks (`tick_windows`). Then each arm that communicates is built once more, and beside
+it the same with its collectives replaced by local copies: what that is faster by, in pairs of windows, is the exposed
+communication. Rows go to `--out` every round; `--append` keeps those of earlier runs, so that `--widths` and `--arms`
+can cut a run into shorter ones.
 Arms that are measured only if `--arms` names them: `phantom ghosts beside`, `phantom ghosts in line`,
 `tensor column/row split`, `tensor gather split`, and any arm's name with ` update after` behind it.
 Compiling DTensor's arm takes longest.
@@ -164,7 +165,9 @@ class Run:
         for arm in wanted:
             if self._with_silent and communicates(arm) and rows[arm.name]["rounds"]:
                 unknown = {"reason": "DTensor's own collectives can't be left out"}
-                rows[arm.name]["silent"] = self._silent(team, size, arm) if arm.can_be_silent else unknown
+                rows[arm.name]["silent"] = (
+                    self._without_communication(team, size, arm) if arm.can_be_silent else unknown
+                )
                 self._replace(rows)
 
     def _build(self, team: Team, size: Size, group: list[StepArm]) -> dict[str, Built]:
@@ -211,15 +214,36 @@ class Run:
             self._progress(f"{size}: round {number + 1}/{self._rounds}: {shown}")
         assert all(len(rows[name]["rounds"]) == taken[name] + self._rounds for name in ready)
 
-    def _silent(self, team: Team, size: Size, arm: StepArm) -> dict[str, Any]:
-        """The arm without communication, in windows of its own."""
-        each = build(self._place, team, arm, self._window_s, silent=True)
-        if each.trainer is None:
-            return {"reason": each.reason}
-        found = row_of(window(self._place, team, each.trainer, each.steps), each.steps)
-        each.trainer.close()
-        self._progress(f"{size}: {_shown(f'{arm.name} without communication', found)}")
-        return found | {"method": "collectives replaced by local copies", "energy_method": found["method"]}
+    def _without_communication(self, team: Team, size: Size, arm: StepArm) -> dict[str, Any]:
+        """The arm and the arm without communication, in pairs of windows, which of them first by chance."""
+        sides: dict[str, Built] = {}
+        for name in ("usual", "silent"):
+            sides[name] = build(self._place, team, arm, self._window_s, silent=name == "silent")
+        ready = {name: each.trainer for name, each in sides.items() if each.trainer is not None}
+        pairs = []
+        for number in range(self._rounds if len(ready) == len(sides) else 0):
+            order = list(ready)
+            random.Random(f"{size} {arm.name} {number}").shuffle(order)
+            found = {}
+            for name in order:
+                steps = sides[name].steps
+                found[name] = row_of(window(self._place, team, ready[name], steps), steps)
+            pairs.append(
+                {
+                    "round": number,
+                    "first": order[0],
+                    "ms_per_step": found["usual"]["ms_per_step"],
+                    "silent_ms_per_step": found["silent"]["ms_per_step"],
+                    "j_per_step": found["usual"]["j_per_step"],
+                    "silent_j_per_step": found["silent"]["j_per_step"],
+                }
+            )
+            self._progress(f"{size}: {_shown(f'{arm.name} without communication', found['silent'])}")
+        for trainer in ready.values():
+            trainer.close()
+        if not pairs:
+            return {"reason": "; ".join(each.reason for each in sides.values() if each.reason)}
+        return {"method": "collectives replaced by local copies", "pairs": pairs}
 
     def _groups(self, team: Team, wanted: list[StepArm]) -> list[list[StepArm]]:
         """Arms that fit into memory together, each group with the baseline, so that all are paired with it."""

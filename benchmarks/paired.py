@@ -1,11 +1,16 @@
-"""How many times as long (or as much) one thing takes as another, from pairs measured in turn."""
+"""How much more, or how many times as much, one thing takes than another, from pairs measured in turn."""
 
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import scipy.stats
+
 LEVEL = 0.95
+FEWEST_PAIRS = 3
+"""Differences below which no interval is given."""
 
 
 @dataclass(frozen=True)
@@ -54,3 +59,28 @@ def _outermost(n: int) -> int:
         if 2 * below > 1 - LEVEL:
             return k
         k += 1
+
+
+def paired_difference(
+    whole: Sequence[float | None], without: Sequence[float | None]
+) -> dict[str, float] | None:
+    """What the whole takes more, paired by round, with Student's 95 % interval.
+
+    Args:
+        whole: One of each pair; None where unknown.
+        without: The other of each pair.
+
+    Returns:
+        `mean`, `low` and `high`; None if anything is unknown, or there are fewer than three pairs.
+
+    Raises:
+        ValueError: A different number on both sides.
+    """
+    pairs = list(zip(whole, without, strict=True))
+    values = [one - other for one, other in pairs if one is not None and other is not None]
+    if len(values) < len(pairs) or len(values) < FEWEST_PAIRS:
+        return None
+    t = scipy.stats.t.ppf(0.5 + LEVEL / 2, len(values) - 1)
+    half = float(t * np.std(values, ddof=1) / np.sqrt(len(values)))
+    mean = statistics.fmean(values)
+    return {"mean": mean, "low": mean - half, "high": mean + half}

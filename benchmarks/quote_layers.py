@@ -33,13 +33,15 @@ def sizes(rows: list[Row]) -> str:
             *lines,
             "",
             f"All {p} ranks' boards together, `{_methods(rows)}`; ± is the bound of a window's reading, "
-            f"[ ] a 95 % interval over {settings[-1]['rounds']} paired rounds. {_limit(settings)}"
+            f"[ ] a 95 % interval over {settings[-1]['rounds']} paired rounds (the outer one of Student's and a "
+            f"bootstrap's, of log-ratios), which leaves that bound out. {_limit(settings)}"
             f"GEMM roofline: share of {flops:.0f} TFLOP/s, of large GEMMs in the same run. Exposed communication: "
-            "what the arm is faster by with its collectives replaced by local copies. Largest roofline term: ms "
-            "per step as a multiple of the largest of GEMM FLOPs, least memory traffic and bytes sent over their rates "
-            f"in the same run{_memory(ceilings)}. Joules at the limit (an estimate): ms per step as a multiple of the "
-            "time in which a board at its power limit is given the joules that the step's GEMMs and least memory "
-            "traffic took when each ran alone in the same run; around 1, only fewer joules would make the step faster.",
+            f"what the arm is faster by with its collectives replaced by local copies{_pairs(rows)}. "
+            "Largest roofline term: ms per step as a multiple of the largest of GEMM FLOPs, least memory traffic and "
+            f"bytes sent over their rates in the same run{_memory(ceilings)}. Joules at the limit (an estimate): ms "
+            "per step as a multiple of the time in which a board at its power limit is given the joules that the "
+            "step's GEMMs and least memory traffic took when each ran alone in the same run; around 1, only fewer "
+            "joules would make the step faster.",
         ]
     )
 
@@ -49,11 +51,24 @@ def targets(rows: list[Row]) -> str:
     lines = ["| n | phantom's | measured | target | |", "|---|---|---|---|---|"]
     for row in _arms(rows):
         for target in row.get("targets", []):
-            reached = "reached" if target["reached"] else "not reached"
+            shown = f"{target['value']:.2f}"
+            if target["high"] is None:
+                shown += " [unknown]"
+            elif target["low"] != target["high"]:
+                shown += f" [{target['low']:.2f}, {target['high']:.2f}]"
             lines.append(
-                f"| {row['n']} | {target['what']} | {target['value']:.2f} | ≤ {target['limit']:.2f} | {reached} |"
+                f"| {row['n']} | {target['what']} | {shown} | ≤ {target['limit']:.2f} | {target['verdict']} |"
             )
-    return "\n".join(lines) if len(lines) > 2 else "No target stands for the sizes and boards measured."
+    if len(lines) == 2:
+        return "No target stands for the sizes and boards measured."
+    return "\n".join(
+        [
+            *lines,
+            "",
+            "[ ] of joules: the 95 % interval over paired rounds, widened by what the readings of both arms may be off "
+            "by at worst; undecided: the target lies in it.",
+        ]
+    )
 
 
 def sweep(rows: list[Row], letter: str) -> str:
@@ -156,9 +171,15 @@ def _cells(row: Row) -> list[str]:
         else f"{1_000 * row['j_per_step'] / row['ms_per_step'] / row['p']:.0f}",
         "unknown" if peak is None else f"{peak / 1e9:.1f}",
         f"{row['gemm_roofline_share']:.0%}",
-        ("unknown" if exchanges else "none") if exposed is None else f"{exposed:.0%}",
+        ("unknown" if exchanges else "none") if exposed is None else _exposed(row),
         f"{row['times_floor']:.2f} x {row['floor']['bound']}",
     ]
+
+
+def _exposed(row: Row) -> str:
+    shown = f"{row['exposed_share']:.0%}"
+    low, high = row.get("exposed_share_low"), row.get("exposed_share_high")
+    return shown if low is None or high is None else f"{shown} [{low:.0%}, {high:.0%}]"
 
 
 def _at_limit(row: Row, setting: Row) -> str:
@@ -195,6 +216,14 @@ def joules_at_limit_ms(row: Row, setting: Row) -> float | None:
     bytes_moved = row["floor"]["memory_ms"] / 1_000 * memory_rate(loads)
     joules = j_per_flop * row["flops_per_step_per_rank"] + j_per_byte * bytes_moved
     return float(1_000 * joules / (limit_w - idle_w))
+
+
+def _pairs(rows: list[Row]) -> str:
+    """How exposed communication was measured."""
+    silent = [row["silent"] for row in _arms(rows) if "exposed_share" in row]
+    if all("pairs" in each for each in silent):
+        return ", in pairs of windows, with Student's 95 % interval"
+    return ", in one window after all rounds: without an interval, and off by about 1 % of the step where that was seen"
 
 
 def _memory(loads: dict[str, Row]) -> str:

@@ -238,7 +238,7 @@ def archive(arguments: argparse.Namespace, folder: Path, fresh: Fresh) -> list[R
         long = [Ask("GET", f"/v1/runs/{stored.long_run}/power")]
         compared = one_by_one(server.url, comparisons, 1)
         plotted = one_by_one(server.url, plots, 1)
-        plotted_long = one_by_one(server.url, long, 50)
+        plotted_long = one_by_one(server.url, long, 300)
     first, last = _ends(stored.rates_per_s)
     return [
         {

@@ -2,8 +2,9 @@
 
 import pytest
 
-from benchmarks.attribution import difference, kernels_of
+from benchmarks.attribution import kernels_of
 from benchmarks.kernel_names import Kernel, part_of, split
+from benchmarks.paired import paired_difference
 
 NAMES = {
     "nvjet_hsh_256x128_64x4_1x2_h_bz_coopA_NNT": "gemm",
@@ -72,9 +73,9 @@ def test_a_trace_gives_what_ran_on_the_device_alone() -> None:
 
 
 def test_a_part_has_an_interval_over_paired_rounds_or_is_unknown() -> None:
-    found = difference([10.0, 11.0, 12.0], [7.0, 8.5, 9.0])
+    found = paired_difference([10.0, 11.0, 12.0], [7.0, 8.5, 9.0])
     assert found is not None
     assert found["mean"] == pytest.approx(17 / 6)
     assert found["low"] < found["mean"] < found["high"]
-    assert difference([10.0, None, 12.0], [7.0, 8.5, 9.0]) is None
-    assert difference([10.0, 11.0], [7.0, 8.5]) is None
+    assert paired_difference([10.0, None, 12.0], [7.0, 8.5, 9.0]) is None
+    assert paired_difference([10.0, 11.0], [7.0, 8.5]) is None

@@ -8,9 +8,10 @@ import pytest
 
 from benchmarks import predictions, quote_layers
 from benchmarks.figure import RESULTS, drawn
+from benchmarks.layer_rows import summarise
 from benchmarks.memory_rate import MEMORY_BURST
 from benchmarks.quote import TABLES, origin
-from tests.benchmarks.layer_results import layers
+from tests.benchmarks.layer_results import arm, layers
 from tests.phantom_core.profiles import round_profile
 
 
@@ -21,8 +22,8 @@ def test_sizes_show_every_arm_with_its_interval_or_the_reason_why_not() -> None:
     phantom = next(line for line in lines if "| phantom |" in line)
     # Rounds of both arms rise and fall together, so the paired ratio is sharp.
     assert (
-        "| 5.80 ± 0.06 | 0.29 [0.29, 0.29] | 2.10 | 0.30 [0.30, 0.30] | 690 | 8.5 | 71% | 5% | 1.40 x gemm |"
-        in phantom
+        "| 5.80 ± 0.06 | 0.29 [0.29, 0.29] | 2.10 | 0.30 [0.30, 0.30] | 690 | 8.5 | 71% | 5% [4%, 6%] | "
+        "1.40 x gemm |" in phantom
     )
     assert any("| tensor gather | not measured: needs about 90 GB |" in line for line in lines)
     assert any("| low-rank | unknown | unknown | 2.00 |" in line for line in lines)
@@ -62,8 +63,36 @@ def test_what_memory_s_ceiling_was_measured_with_is_told() -> None:
 
 def test_targets_say_reached_or_not() -> None:
     shown = quote_layers.targets(layers()["rows"])
-    assert "| 16384 | J per step against column/row | 0.29 | ≤ 0.30 | reached |" in shown
+    assert "| 16384 | J per step against column/row | 0.29 [0.28, 0.30] | ≤ 0.30 | reached |" in shown
     assert "| 16384 | ms per step against the largest roofline term | 1.40 | ≤ 1.15 | not reached |" in shown
+
+
+@pytest.mark.parametrize(
+    ("joules", "verdict"), [(5.8, "reached"), (5.95, "undecided"), (6.05, "undecided"), (6.2, "not reached")]
+)
+def test_a_target_within_what_the_readings_may_be_off_by_is_undecided(joules: float, verdict: str) -> None:
+    rows = [arm("tensor column/row", 7.0, 20.0), arm("phantom", 2.1, joules)]
+    summarise(rows)
+    (target, _) = rows[1]["targets"]
+    assert (target["value"], target["verdict"]) == (pytest.approx(joules / 20), verdict)
+
+
+def test_a_target_of_readings_without_a_bound_is_undecided() -> None:
+    rows = [arm("tensor column/row", 7.0, 20.0), arm("phantom", 2.1, 5.0)]
+    for each in rows[0]["rounds"]:
+        each["j_per_step_bound"] = None
+    summarise(rows)
+    assert rows[1]["targets"][0]["verdict"] == "undecided"
+    assert "| 0.25 [unknown] | ≤ 0.30 | undecided |" in quote_layers.targets(rows)
+
+
+def test_exposed_communication_is_told_with_its_interval_and_as_it_came_out() -> None:
+    rows = layers()["rows"]
+    assert "| 5% [4%, 6%] |" in quote_layers.sizes(rows)
+    slower = arm("phantom", 2.1, 5.8, silent={"ms_per_step": 2.121})
+    summarise([slower])
+    assert slower["exposed_share"] == pytest.approx(-0.01)
+    assert slower["exposed_share_low"] is None
 
 
 def test_a_sweep_shows_what_was_varied_alone() -> None:
