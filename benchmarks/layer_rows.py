@@ -122,7 +122,7 @@ def small_transport(arm: StepArm, exchange: Exchange | None) -> Transport | None
 
     Args:
         arm: Which.
-        exchange: What carried its hidden layers' messages, which of a phantom arm are all small.
+        exchange: What carried most of its messages, which of a phantom arm's hidden layers are all small.
     """
     if not arm.nccl_only and not isinstance(arm.planned.arm, PhantomArm):
         return None

@@ -19,9 +19,8 @@ def sizes(rows: list[Row]) -> str:
     ]
     settings = [row for row in rows if row["measured"] == "setting"]
     p = max(row["p"] for row in _arms(rows))
-    for row in _arms(rows):
-        if row["p"] != p or row["k"] != 64:
-            continue
+    shown = [row for row in _arms(rows) if row["p"] == p and row["k"] == 64]
+    for row in shown:
         size = f"{row['n']}, {row['depth']}, {row['k']}, {row['b']}"
         lines.append(
             f"| {size} | {_name(row)} | {' | '.join([*_cells(row), _at_limit(row, settings[-1])])} |"
@@ -36,8 +35,8 @@ def sizes(rows: list[Row]) -> str:
             f"[ ] a 95 % interval over {settings[-1]['rounds']} paired rounds (the outer one of Student's and a "
             f"bootstrap's, of log-ratios), which leaves that bound out. {_limit(settings)}"
             f"GEMM roofline: share of {flops:.0f} TFLOP/s, of large GEMMs in the same run. Exposed communication: "
-            f"what the arm is faster by with its collectives replaced by local copies{_pairs(rows)}. "
-            "Largest roofline term: ms per step as a multiple of the largest of GEMM FLOPs, least memory traffic and "
+            f"what the arm is faster by with its collectives replaced by local copies{_pairs(shown)}. "
+            f"{_unmeasured(shown)}Largest roofline term: ms per step as a multiple of the largest of GEMM FLOPs, least memory traffic and "
             f"bytes sent over their rates in the same run{_memory(ceilings)}. Joules at the limit (an estimate): ms "
             "per step as a multiple of the time in which a board at its power limit is given the joules that the "
             "step's GEMMs and least memory traffic took when each ran alone in the same run; around 1, only fewer "
@@ -159,8 +158,6 @@ def _cells(row: Row) -> list[str]:
     bound = row["j_per_step_bound"]
     joules = "unknown" if row["j_per_step"] is None else f"{row['j_per_step']:.2f}"
     peak = row["peak_memory_bytes"]
-    exposed = row.get("exposed_share")
-    exchanges = row["strategy"] != "block_diagonal"
     return [
         joules if bound is None else f"{joules} ± {bound:.2f}",
         _ratio(row, "energy_ratio"),
@@ -171,15 +168,31 @@ def _cells(row: Row) -> list[str]:
         else f"{1_000 * row['j_per_step'] / row['ms_per_step'] / row['p']:.0f}",
         "unknown" if peak is None else f"{peak / 1e9:.1f}",
         f"{row['gemm_roofline_share']:.0%}",
-        ("unknown" if exchanges else "none") if exposed is None else _exposed(row),
+        _exposed(row),
         f"{row['times_floor']:.2f} x {row['floor']['bound']}",
     ]
 
 
 def _exposed(row: Row) -> str:
-    shown = f"{row['exposed_share']:.0%}"
-    low, high = row.get("exposed_share_low"), row.get("exposed_share_high")
-    return shown if low is None or high is None else f"{shown} [{low:.0%}, {high:.0%}]"
+    """The share of a step that communication took, as it came out; none only where there is one rank."""
+    share, low, high = (row.get(f"exposed_share{end}") for end in ("", "_low", "_high"))
+    if share is None:
+        return "none" if row["p"] == 1 else "unknown"
+    return f"{share:.0%}" if low is None or high is None else f"{share:.0%} [{low:.0%}, {high:.0%}]"
+
+
+def _is_unmeasured(row: Row) -> bool:
+    return row["strategy"] == "block_diagonal" and "ms_per_step" in row and _exposed(row) == "unknown"
+
+
+def _unmeasured(rows: list[Row]) -> str:
+    """Why a block-diagonal arm's communication is unknown in files from before it was measured."""
+    if not any(_is_unmeasured(row) for row in rows):
+        return ""
+    return (
+        "A block-diagonal arm's is unknown: hidden layers exchange nothing, "
+        "the outputs' sum was not measured apart. "
+    )
 
 
 def _at_limit(row: Row, setting: Row) -> str:
@@ -220,7 +233,9 @@ def joules_at_limit_ms(row: Row, setting: Row) -> float | None:
 
 def _pairs(rows: list[Row]) -> str:
     """How exposed communication was measured."""
-    silent = [row["silent"] for row in _arms(rows) if "exposed_share" in row]
+    silent = [row["silent"] for row in rows if "exposed_share" in row]
+    if not silent:
+        return ""
     if all("pairs" in each for each in silent):
         return ", in pairs of windows, with Student's 95 % interval"
     return ", in one window after all rounds: without an interval, and off by about 1 % of the step where that was seen"

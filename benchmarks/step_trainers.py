@@ -196,13 +196,13 @@ def dataset_of(arm: StepArm) -> Dataset:
 
 
 def communicates(arm: StepArm) -> bool:
-    """Whether the arm's hidden layers send anything."""
+    """Whether the arm's ranks send anything in a step: hidden layers' messages, or the outputs' sum."""
     dataset = dataset_of(arm)
     planned = arm.planned
     layers = layer_costs(
         planned.arm, planned.model, dataset.shape, dataset.placement, planned.training.batch_size
     )
-    return any(layer.exchanges for layer, _ in layers[:-1])
+    return planned.arm.world_size > 1 and any(layer.exchanges for layer, _ in layers)
 
 
 def step_work_of(arm: StepArm) -> StepWork:

@@ -2,7 +2,7 @@
 
 CollectiveError
 |-- PeerGoneError        another rank said that it will not come to the collectives waited for
-`-- RanksDisagreeError   ranks of one group were told to build different things
+`-- RanksDisagreeError   ranks of one group were told different things
 
 Bytes are those that one rank sends in the bandwidth-optimal (ring) algorithm, see `layer_costs`; the library
 may choose another one. Only small blocks cross in memory order: every collective here gathers or scatters
@@ -10,7 +10,6 @@ along the first dimension of contiguous tensors, so the layouts keep what they s
 (features, b).
 """
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 
+from phantom_core.agreement import Told, difference
 from phantom_core.functional_collectives import FunctionalCollectives
 from phantom_core.ghost_exchange import ArenaChoice, ExchangeChoice, SymmetricExchange, choose_exchange
 from phantom_core.layer_costs import Collective, bytes_sent
@@ -38,7 +38,7 @@ class PeerGoneError(CollectiveError):
 
 
 class RanksDisagreeError(CollectiveError):
-    """Ranks of one group were told to build different things; going on would hang or mix up data."""
+    """Ranks of one group were told different things; going on would hang or mix up data."""
 
 
 @dataclass
@@ -96,6 +96,7 @@ class Communicator:
         self._traffic: Traffic | None = None
         self._gone: str | None = None
         self._lane: SideLane | None = None
+        self._agreed = False
         self._ghost_arena = ghost_arena
         self._ghost_choice: ExchangeChoice | None = None
         if group is not None or (dist.is_available() and dist.is_initialized()):
@@ -203,26 +204,56 @@ class Communicator:
         self._started(_all_gather(gathered, own.view(-1), group=self.group, async_op=True)).wait()
         return [part.view(own.shape) for part in gathered.chunk(self.world_size)]
 
-    def agree(self, what: str, device: torch.device | None = None) -> None:
-        """Checks that all ranks were told the same, before anything is built that would hang otherwise.
+    def agree(self, what: str, device: torch.device | None = None, /, **settings: object) -> None:
+        """Checks that all ranks were told the same, before anything is done that would hang otherwise.
+
+        One small all-gather, and another only where ranks disagree. Inside `agreed` nothing is asked.
 
         Args:
-            what: What this rank is about to build, in words.
-            device: A device that the group's backend can send from; the CPU if None.
+            what: What this rank is about to do, in words.
+            device: Of this rank's work; it need not be one that the group's backend can send from.
+            settings: What it was told, by name.
 
         Raises:
-            RanksDisagreeError: On every rank, if they differ; says what this rank was told.
+            RanksDisagreeError: On every rank, if they differ; says in what, and what each rank was told.
         """
-        if self.world_size == 1 or (device is not None and device.type == "meta"):
+        if self.world_size == 1 or self._agreed:
             return
-        digest = int.from_bytes(hashlib.sha256(what.encode()).digest()[:8], signed=True)
-        told = self.from_all_ranks(torch.tensor([digest], device=device))
-        differing = [rank for rank, other in enumerate(told) if int(other) != digest]
-        if differing:
-            raise RanksDisagreeError(
-                f"rank {self.rank} of {self.world_size} builds {what}, but ranks {differing} build "
-                "something else; give every rank of a group the same settings"
-            )
+        told = Told.of(what, settings)
+        mine = torch.tensor([told.digest, len(told.sent)], device=self._sends_from(device))
+        digests, sizes = zip(*(each.tolist() for each in self.from_all_ranks(mine)), strict=True)
+        if len({*digests}) == 1:
+            return
+        sent = torch.zeros(max(sizes), dtype=torch.uint8)
+        sent[: len(told.sent)] = torch.frombuffer(bytearray(told.sent), dtype=torch.uint8)
+        parts = self.from_all_ranks(sent.to(mine.device))
+        everyone = [Told.read(bytes(part[:size].tolist())) for part, size in zip(parts, sizes, strict=True)]
+        raise RanksDisagreeError(
+            f"ranks disagree on {difference(everyone)}; give every rank of a group the same "
+            f"(this is rank {self.rank} of {self.world_size})"
+        )
+
+    @contextmanager
+    def agreed(self) -> Iterator[None]:
+        """For whoever has made the ranks agree on all that is built inside: `agree` asks nothing there."""
+        before, self._agreed = self._agreed, True
+        try:
+            yield
+        finally:
+            self._agreed = before
+
+    @property
+    def has_agreed(self) -> bool:
+        """Whether this is inside `agreed`."""
+        return self._agreed
+
+    def _sends_from(self, device: torch.device | None) -> torch.device:
+        """A device that the group's backend can send from: a layer may be on one that no backend knows."""
+        if self.group is None or dist.get_backend(self.group) != "nccl":
+            return torch.device("cpu")
+        if device is not None and device.type == "cuda":
+            return device
+        return torch.device("cuda", torch.cuda.current_device())
 
     def count(self, kind: Collective, numel: int, element_bytes: int, *, fused: bool = False) -> None:
         """Counts one call, if calls are being counted.

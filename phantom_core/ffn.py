@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
+from pydantic import BaseModel
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -191,7 +192,8 @@ def build_ffn(
         seed: With the rank it determines the weights; torch's global generators are neither read nor moved.
 
     Returns:
-        The network, in the model's number format.
+        The network, in the model's number format. At its first input the ranks agree on the number of rows, unless
+        built inside `Communicator.agreed`.
 
     Raises:
         LayoutError: Shapes can't be split over the ranks.
@@ -200,10 +202,7 @@ def build_ffn(
     """
     ranks = group if isinstance(group, Communicator) else Communicator(group)
     where = torch.get_default_device() if device is None else torch.device(device)
-    settings = planned.model_dump_json(
-        include={"arm": True, "model": True, "training": {"activation_checkpointing", "batch_size"}}
-    )
-    ranks.agree(f"{settings} for {shape.model_dump_json()}, features {placement}, seed {seed}", where)
+    ranks.agree("a network", where, **settings_of(planned, shape, placement, seed))
     arm, model = planned.arm, planned.model
     if arm.world_size != ranks.world_size:
         raise ValueError(
@@ -211,7 +210,9 @@ def build_ffn(
             "ranks; give it a group of its own size"
         )
     dtype = torch_dtype(model.dtype)
-    with torch.device("meta"):  # sizes first: weights are drawn once, below, from the seed
+    asks = not ranks.has_agreed
+    # Sizes first: weights are drawn once, below, from the seed.
+    with ranks.agreed(), torch.device("meta"):
         first = TensorColumnLinear if placement == "whole" else BlockDiagonalLinear
         ffn = FFN(
             first(shape.features, model.width, model.bias, ranks, dtype=dtype),
@@ -222,11 +223,39 @@ def build_ffn(
             compiled=isinstance(arm, TensorArm) and arm.compiled,
             functional=isinstance(arm, TensorArm) and arm.implementation == "dtensor",
         )
+    if asks:
+        # Rows are the same in all layers, so the first one asks for all.
+        ffn.input_layer.ask_at_next_input()
     if ranks.world_size > 1:
         ranks.fuse_ghosts(where)
     ffn.to_empty(device=where)
     ffn.reset_parameters(seed)
     return ffn
+
+
+def settings_of(
+    planned: PlannedArm, shape: TaskShape, placement: FeaturePlacement, seed: int
+) -> dict[str, object]:
+    """All that an arm's ranks must be told alike, by name.
+
+    Args:
+        planned: The arm with its model and recipe.
+        shape: Features and outputs of the task.
+        placement: Whether ranks see all features or a part each.
+        seed: Of weights and batches.
+    """
+    parts: dict[str, BaseModel] = {
+        "arm": planned.arm,
+        "model": planned.model,
+        "training": planned.training,
+        "task": shape,
+    }
+    told = {
+        f"{part}.{name}": value
+        for part, settings in parts.items()
+        for name, value in settings.model_dump(mode="json").items()
+    }
+    return told | {"feature_placement": placement, "seed": seed}
 
 
 def _hidden(arm: Arm, model: ModelSpec, index: int, ranks: Communicator, dtype: torch.dtype) -> SplitLinear:

@@ -7,17 +7,20 @@ reach each other, or without CUDA or Triton, there is no exchange and `reason` s
 """
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
+from phantom_core.agreement import named
 from phantom_core.layer_costs import MOST_FUSED_BYTES, fits_fused
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 MOST_BLOCKS = 64
 """Programs of one exchange at most; a conversation each."""
@@ -63,18 +66,17 @@ def choose_arena(group: dist.ProcessGroup, device: torch.device) -> ArenaChoice:
         group: The ranks.
         device: This rank's device.
     """
-    if device.type != "cuda":
-        return ArenaChoice(None, f"the fused exchange needs CUDA, this rank computes on {device.type}")
     problem = _problem(group, device)
     arena = None
-    if _all_well(problem is None, group, device):
-        try:
-            arena = GhostArena(group, device)
-        except (RuntimeError, ImportError, AttributeError, TypeError) as error:
-            problem = f"symmetric memory can't be set up: {(str(error).splitlines() or [''])[0][:200]}"
-    if not _all_well(arena is not None, group, device):
-        reason = problem or "another rank of the group can't use symmetric memory"
-        log.info("ghosts travel by NCCL: %s", reason)
+    if problem is None:
+        arena, problem = _tried(lambda: GhostArena(group, device))
+    # Asked before they meet: ranks in a rendezvous would wait for one that does not come.
+    reason = _told(problem, group, device)
+    if reason is None and arena is not None:
+        _, problem = _tried(arena.meet)
+        reason = _told(problem, group, device)
+    if reason is not None:
+        log.info("ghosts travel by %s: %s", dist.get_backend(group), reason)
         return ArenaChoice(None, reason)
     return ArenaChoice(arena, "every rank reaches every other's memory")
 
@@ -98,13 +100,16 @@ def choose_exchange(
 
 
 class GhostArena:
-    """Memory and signal pads of every rank of a group, mapped into every other."""
+    """Memory and signal pads of every rank of a group, mapped into every other once they have met."""
+
+    handle: Any
+    """Where the others' memory is mapped."""
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
-        """Allocates on every rank of the group.
+        """Allocates this rank's.
 
         Raises:
-            RuntimeError: Peers' memory can't be mapped.
+            RuntimeError: There is no such memory.
             ImportError: Triton is missing.
         """
         import torch.distributed._symmetric_memory as symmetric
@@ -113,10 +118,20 @@ class GhostArena:
 
         self.kernels = ghost_kernels
         self.ranks = dist.get_process_group_ranks(group)
-        world_size = len(self.ranks)
-        size = 2 * MOST_BLOCKS * world_size * TILE_BYTES
+        self._group = group
+        size = 2 * MOST_BLOCKS * len(self.ranks) * TILE_BYTES
         self._memory = symmetric.empty(size, dtype=torch.uint8, device=device)
-        self.handle = symmetric.rendezvous(self._memory, group=group)
+
+    def meet(self) -> None:
+        """Maps the others'; every rank of the group must.
+
+        Raises:
+            RuntimeError: Peers' memory can't be mapped.
+        """
+        import torch.distributed._symmetric_memory as symmetric
+
+        self.handle = symmetric.rendezvous(self._memory, group=self._group)
+        world_size = len(self.ranks)
         if self.handle is None or self.handle.signal_pad_size < 4 * MOST_BLOCKS * world_size:
             raise RuntimeError(f"the signal pad is too small for {world_size} ranks")
 
@@ -252,6 +267,8 @@ def _blocks(own: int, tile: int) -> int:
 
 def _problem(group: dist.ProcessGroup, device: torch.device) -> str | None:
     """What keeps this rank from the fused exchange, as far as it can see alone."""
+    if device.type != "cuda":
+        return f"the fused exchange needs CUDA, this rank computes on {device.type}"
     if dist.get_backend(group) != "nccl":
         return f"the group's backend is {dist.get_backend(group)}, not nccl"
     try:
@@ -263,7 +280,23 @@ def _problem(group: dist.ProcessGroup, device: torch.device) -> str | None:
     return None
 
 
-def _all_well(here: bool, group: dist.ProcessGroup, device: torch.device) -> bool:
-    vote = torch.tensor([int(here)], device=device)
-    dist.all_reduce(vote, op=dist.ReduceOp.MIN, group=group)
-    return bool(vote.item())
+def _tried(set_up: Callable[[], T]) -> tuple[T | None, str | None]:
+    """What a part of the set-up gives, or why it fails."""
+    try:
+        return set_up(), None
+    except (RuntimeError, ImportError, AttributeError, TypeError) as error:
+        return None, f"symmetric memory can't be set up: {(str(error).splitlines() or [''])[0][:200]}"
+
+
+def _told(problem: str | None, group: dist.ProcessGroup, device: torch.device) -> str | None:
+    """Every rank's problem, in the same words on all of them; None if no rank has any."""
+    problems: list[str | None] = [None] * dist.get_world_size(group)
+    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        dist.all_gather_object(problems, problem, group=group)
+    if len({*problems}) == 1:
+        return problem
+    holders: dict[str, list[int]] = {}
+    for rank, each in enumerate(problems):
+        if each is not None:
+            holders.setdefault(each, []).append(rank)
+    return "; ".join(f"{named(ranks)}: {each}" for each, ranks in holders.items())

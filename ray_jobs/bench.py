@@ -39,6 +39,7 @@ from ray_jobs.clearance import wait_for_free_boards
 from ray_jobs.headway import Headway
 from ray_jobs.ranks import Ranks, Team
 from ray_jobs.rounds import Rounds
+from ray_jobs.same_data import load_same
 from ray_jobs.spent import reads_device
 from ray_jobs.spool import Spool
 from ray_jobs.window_clock import WindowClock
@@ -62,6 +63,9 @@ class Bench:
         spool: Where events go.
         meter: Reads this rank's device.
         headway: Is told how far this rank is; None if nobody asks for it.
+
+        Raises:
+            TaskError: The data can't be had, or are not the same on all ranks; on every rank.
         """
         self._headway = headway or Headway()
         self._assignment = assignment
@@ -72,10 +76,11 @@ class Bench:
         self._meter = meter
         self._devices = ranks.everyone.gather(meter.device)
         self._process_ids = ranks.everyone.gather(driver_process_id())
-        self._dataset: Dataset = load_task(
-            self._plan.spec.task, [Path(root) for root in assignment.data_roots]
+        roots = [Path(root) for root in assignment.data_roots]
+        self._dataset: Dataset = load_same(
+            partial(load_task, self._plan.spec.task, roots), ranks.everyone, meter.device.host
         )
-        self._digest = ranks.everyone.from_first(self._dataset.digest() if ranks.rank == 0 else "")
+        self._digest = self._dataset.digest()
 
     def announce(self) -> None:
         """Tells the service that the worker group is there, with its devices and versions."""

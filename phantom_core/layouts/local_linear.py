@@ -3,10 +3,9 @@
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from phantom_core.collectives import Communicator
-from phantom_core.layouts.base import apply_function
+from phantom_core.layouts.base import apply_function, backward_of
 
 Gradients = tuple[torch.Tensor | None, ...]
 """Of a function's inputs, in their order; None where none is wanted."""
@@ -24,7 +23,7 @@ class _LocalLinear(torch.autograd.Function):
         return torch.nn.functional.linear(x, weight, bias)
 
     @staticmethod
-    @once_differentiable
+    @backward_of
     def backward(ctx: Any, delta: torch.Tensor) -> Gradients:
         """See `local_gradients`."""
         return local_gradients(ctx, delta)

@@ -3,11 +3,10 @@
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from phantom_core.collectives import Communicator
 from phantom_core.initialization import fill_normal
-from phantom_core.layouts.base import Group, LayoutError, SplitLinear, apply_function
+from phantom_core.layouts.base import Group, LayoutError, SplitLinear, apply_function, backward_of
 from phantom_core.layouts.local_linear import local_linear
 
 
@@ -30,7 +29,7 @@ class _LowRank(torch.autograd.Function):
         return torch.nn.functional.linear(y, outer, bias)
 
     @staticmethod
-    @once_differentiable
+    @backward_of
     def backward(ctx: Any, delta: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, y, inner, outer = ctx.saved_tensors
         dy = delta @ outer  # (b, r)

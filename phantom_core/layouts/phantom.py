@@ -3,11 +3,10 @@
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from phantom_core.collectives import Communicator
 from phantom_core.initialization import fill_normal
-from phantom_core.layouts.base import Group, LayoutError, SplitLinear, apply_function
+from phantom_core.layouts.base import Group, LayoutError, SplitLinear, apply_function, backward_of
 from phantom_core.layouts.ghost_transport import ghost_sources, start_gather, start_reduce
 from phantom_core.layouts.local_linear import local_linear
 
@@ -34,7 +33,7 @@ class _Phantom(torch.autograd.Function):
         return z
 
     @staticmethod
-    @once_differentiable
+    @backward_of
     def backward(ctx: Any, delta: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, others, local, compressor, decompressors = ctx.saved_tensors
         wanted = ctx.needs_input_grad

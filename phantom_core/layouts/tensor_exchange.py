@@ -7,9 +7,9 @@ piece and neither exchange copies; the (b, features) tensors that go in and out 
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 
 from phantom_core.collectives import Communicator
+from phantom_core.layouts.base import backward_of
 from phantom_core.layouts.local_linear import Gradients, local_gradients
 
 LEAST_PART = 1 << 33
@@ -44,7 +44,7 @@ class GatherForm(torch.autograd.Function):
         return z.t()
 
     @staticmethod
-    @once_differentiable
+    @backward_of
     def backward(ctx: Any, delta: torch.Tensor) -> Gradients:
         """Turns delta_j (b, n_out/p) into dx_j (b, n/p), dW_j and dbias_j."""
         gathered, weight = ctx.saved_tensors
@@ -74,7 +74,7 @@ class ColumnSplit(torch.autograd.Function):
         return torch.nn.functional.linear(x, weight, bias)
 
     @staticmethod
-    @once_differentiable
+    @backward_of
     def backward(ctx: Any, delta: torch.Tensor) -> Gradients:
         """Turns delta_j (b, n_out/p) into dx (b, n), dW_j and dbias_j."""
         x, weight = ctx.saved_tensors
@@ -119,7 +119,7 @@ class RowReduced(torch.autograd.Function):
         return z
 
     @staticmethod
-    @once_differentiable
+    @backward_of
     def backward(ctx: Any, delta: torch.Tensor) -> Gradients:
         """Turns delta (b, n_out), equal on all ranks, into dx_j (b, n/p), dW_j and the replicated dbias."""
         return local_gradients(ctx, delta)
@@ -143,7 +143,7 @@ class RowScattered(torch.autograd.Function):
         return z.t()
 
     @staticmethod
-    @once_differentiable
+    @backward_of
     def backward(ctx: Any, delta: torch.Tensor) -> Gradients:
         """Turns delta_j (b, n_out/p) into dx_j (b, n/p), dW_j and dbias_j."""
         x, weight = ctx.saved_tensors

@@ -97,9 +97,9 @@ class RunFinished(Wire):
     compiled: bool | None = None
     """Whether torch.compile compiled the hidden layers; None if no model was built."""
     exchange: Exchange | None = None
-    """What carried the hidden layers' exchanges; `symmetric_memory` is the fused exchange."""
+    """What carried most of a step's exchanges; `symmetric_memory` is the fused exchange."""
     exchange_reason: str | None = None
-    """Why they did not go by the fused exchange, or why nothing was sent; None if there is nothing to say."""
+    """What went otherwise, and why not all by the fused exchange, or why nothing was sent; None: nothing to say."""
     parameters: int | None = None
     """Trainable weights over all ranks, counted on the built model."""
     peak_memory_bytes: int | None = None

@@ -3,6 +3,7 @@
 TaskError (a ValueError)   the data can't be had or can't be used; the message says what to change
 """
 
+import functools
 import hashlib
 from dataclasses import dataclass
 
@@ -67,7 +68,11 @@ class Dataset:
             targets.flags.writeable = False
 
     def digest(self) -> str:
-        """What tells these rows from others: 32 hexadecimal digits over every number of all four arrays."""
+        """What tells these rows from others: 32 hexadecimal digits over every number of all four arrays; made once."""
+        return self._digest
+
+    @functools.cached_property
+    def _digest(self) -> str:
         total = hashlib.blake2b(digest_size=16)
         for array in (
             self.train_features,

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from phantom_core.collectives import Communicator, Traffic
-from phantom_core.ffn import FFN, build_ffn, torch_dtype
+from phantom_core.ffn import FFN, build_ffn, settings_of, torch_dtype
 from phantom_core.plan import PlannedArm
 from phantom_core.protocol import StepMode
 from phantom_core.spec import TensorArm
@@ -44,7 +44,8 @@ class _Parts:
 class Trainer:
     """One arm's training on one rank; a context manager.
 
-    All ranks of the arm make the same calls in the same order. On CUDA, work is enqueued on a stream apart
+    All ranks of the arm make the same calls in the same order, and first agree on arm, recipe, data and seed: one
+    small all-gather. On CUDA, work is enqueued on a stream apart
     from the default one: `run` returns before its steps are done, and `torch.cuda.synchronize()` waits for
     them.
 
@@ -59,6 +60,7 @@ class Trainer:
         update: Makes the optimizer; called as `WeightUpdate` is. Benchmarks leave parts of it out.
 
     Raises:
+        RanksDisagreeError: Ranks were given another arm, recipe, seed or other data; on every rank.
         BatchSizeError: The batch is larger than the data.
         LayoutError: Sizes can't be split over the ranks.
         torch.OutOfMemoryError: The device is too small for weights and data.
@@ -76,14 +78,19 @@ class Trainer:
         build: Callable[..., FFN] = build_ffn,
         update: Callable[..., WeightUpdate] = WeightUpdate,
     ) -> None:
+        ranks = group if isinstance(group, Communicator) else Communicator(group)
+        if ranks.world_size > 1:
+            # Before anything that could end one rank's constructor and leave the others waiting for it.
+            told = _told(planned, dataset, seed, graph)
+            ranks.agree(f"the trainer of arm {planned.name!r}", torch.device(device), **told)
         order = RowOrder(len(dataset.train_features), planned.training.batch_size, seed)
         self._work = WorkDevice(device, planned.model.tf32)
-        self._shape = dataset.shape
+        self._shape, self._placement = dataset.shape, dataset.placement
         self._evaluation_rows = max(order.batch_size, _LEAST_EVALUATION_ROWS)
         self._graph_allowed = graph
         self._mode_reason: str | None = "the trainer was not prepared"
-        with self._work.working():
-            model = build(planned, dataset.shape, dataset.placement, group, self._work.device, seed)
+        with self._work.working(), ranks.agreed():
+            model = build(planned, dataset.shape, dataset.placement, ranks, self._work.device, seed)
             self._ranks = model.communicator
             weights = update(model, planned.training, self._work.device)
             self._parts: _Parts | None = self._on_device(planned, dataset, order, model, weights)
@@ -123,8 +130,8 @@ class Trainer:
 
     @property
     def exchange(self) -> ExchangeUsed:
-        """What carries the hidden layers' exchanges."""
-        return exchange_used(self._planned, self._ranks, self._traffic)
+        """What carries a step's exchanges."""
+        return exchange_used(self._planned, self._shape, self._placement, self._ranks, self._traffic)
 
     def prepare(self, warmup_steps: int = 0) -> None:
         """Warms up, captures the step if that is possible, and leaves training where it was, to the bit.
@@ -311,3 +318,14 @@ class Trainer:
     def _open(self) -> _Parts:
         assert self._parts is not None, "the trainer was closed"
         return self._parts
+
+
+def _told(planned: PlannedArm, dataset: Dataset, seed: int, graph: bool) -> dict[str, object]:
+    """All that the ranks of an arm must be given alike."""
+    return {
+        **settings_of(planned, dataset.shape, dataset.placement, seed),
+        "graph": graph,
+        "training_rows": len(dataset.train_features),
+        "validation_rows": len(dataset.validation_features),
+        "data_digest": dataset.digest(),
+    }

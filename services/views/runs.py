@@ -127,9 +127,9 @@ class RunView(View):
     compiled: bool | None
     """Whether torch.compile compiled the hidden layers."""
     exchange: str | None
-    """What carried the hidden layers' exchanges: `symmetric_memory` (fused), `nccl` or `gloo`."""
+    """What carried most of a step's exchanges: `symmetric_memory` (fused), `nccl` or `gloo`."""
     exchange_reason: str | None
-    """Why they did not go by the fused exchange, or why nothing was sent; None if there is nothing to say."""
+    """What went otherwise, and why not all by the fused exchange, or why nothing was sent; None: nothing to say."""
     parameters: int | None
     """Trainable weights, counted."""
     peak_memory_bytes: int | None

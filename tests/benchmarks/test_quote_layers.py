@@ -30,6 +30,23 @@ def test_sizes_show_every_arm_with_its_interval_or_the_reason_why_not() -> None:
     assert "700 TFLOP/s" in shown
 
 
+def test_communication_that_was_not_measured_is_unknown_and_a_block_diagonal_arm_s_says_why() -> None:
+    block = {"strategy": "block_diagonal"}
+    why = "hidden layers exchange nothing, the outputs' sum was not measured apart"
+    for changes, share, told in (
+        ({}, "unknown", True),
+        ({"silent": {"ms_per_step": 1.9}}, "5%", False),
+        ({"p": 1}, "none", False),
+    ):
+        result = arm("block-diagonal", 2.0, 5.0, **block, **changes)
+        rows = [row for row in layers()["rows"] if row["measured"] == "setting"] + [result]
+        summarise([result])
+        shown = quote_layers.sizes(rows)
+        assert f"| {share} | 1.33 x gemm |" in shown
+        assert (why in shown) == told
+    assert why not in quote_layers.sizes(layers()["rows"])
+
+
 def test_a_step_is_held_against_the_joules_that_its_parts_drew_alone() -> None:
     loads = [
         {"load": "active", "power_w": 100.0},

@@ -1,5 +1,6 @@
 """Arms with one switch the other way speak over their team's exchange, and make none of their own."""
 
+import dataclasses
 from types import SimpleNamespace
 from typing import cast
 
@@ -7,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks.step_arms import BASELINE, BASELINE_OVER_NCCL, Size, arms
-from benchmarks.step_trainers import communicator
+from benchmarks.step_trainers import communicates, communicator
 from phantom_core.collectives import Communicator
 from ray_jobs.ranks import Team
 
@@ -25,6 +26,13 @@ def test_a_variant_uses_the_teams_exchange(name: str) -> None:
     assert ranks.ghost_choice is not None
     assert ranks.ghost_choice is team.compute.ghost_choice
     assert told == team.compute.fuse_ghosts(torch.device("cpu"))
+
+
+def test_an_arm_communicates_if_its_ranks_send_anything_the_outputs_sum_included() -> None:
+    assert all(communicates(arm) for arm in arms(SIZE, "float32"))
+    assert {arm.planned.arm.strategy for arm in arms(SIZE, "float32")} >= {"block_diagonal", "phantom"}
+    alone = arms(dataclasses.replace(SIZE, p=1), "float32")
+    assert not any(communicates(arm) for arm in alone)
 
 
 @pytest.mark.parametrize("name", ["phantom over NCCL", BASELINE_OVER_NCCL])

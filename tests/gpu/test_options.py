@@ -142,15 +142,20 @@ def exchanges(p: int) -> list[tuple[str, Any]]:
 @sizes
 def test_what_carried_the_exchanges_is_told(p: int) -> None:
     for rank in run_ranks(p, exchanges, p) if p > 1 else []:
-        for arm, used in rank:
-            if arm in ("phantom", "low-rank", "column_row"):
-                assert used.name in ("symmetric_memory", "nccl")
-                assert arm != "phantom" or (used.reason is None) == (used.name == "symmetric_memory"), used
-            elif arm == "wide":
-                assert used.name == "nccl"
-                assert used.reason is not None
-            else:
-                assert (used.name, used.reason) == ("nccl", None)
+        used = dict(rank)
+        if used["phantom"].name == "nccl":  # there is no fused exchange here, for all arms or for none
+            assert {(each.name, each.reason) for each in used.values()} == {("nccl", used["phantom"].reason)}
+            assert used["phantom"].reason is not None
+            continue
+        # Also the block-diagonal arm, which exchanges nothing but its outputs' sum.
+        for arm in ("phantom", "low-rank", "column_row", "block-diagonal"):
+            assert (used[arm].name, used[arm].reason) == ("symmetric_memory", None), arm
+        assert used["wide"].name == used["gather"].name == "nccl"
+        one = "1 of 9 exchanges of a step by the fused exchange"  # the outputs' sum
+        assert used["gather"].reason == one
+        assert used["wide"].reason == (
+            "100 ghosts of 4,096 rows are more than the fused exchange carries, nccl is faster there; " + one
+        )
     if p == 1:
         with Trainer(plan(DenseArm(name="d")), load_task(TASK), device="cuda") as trainer:
             assert trainer.exchange.name is None

@@ -53,13 +53,21 @@ def count() -> None:
 
 def agree() -> None:
     ranks = Communicator()
-    ranks.agree("the same thing everywhere")
-    with pytest.raises(RanksDisagreeError, match=r"builds thing \d, but ranks \[.*\] build something else"):
+    ranks.agree("the same thing everywhere", None, size=1)
+    with pytest.raises(
+        RanksDisagreeError, match="on thing 0 on rank 0, thing 1 on rank 1, thing 2 on rank 2; give"
+    ):
         ranks.agree(f"thing {ranks.rank}")
     with pytest.raises(RanksDisagreeError) as caught:
-        ranks.agree("odd" if ranks.rank == 1 else "even")
-    others = "[0, 2]" if ranks.rank == 1 else "[1]"
-    assert f"ranks {others} build" in str(caught.value)
+        ranks.agree("a thing", None, size=1, colour="odd" if ranks.rank == 1 else "even")
+    assert str(caught.value) == (
+        "ranks disagree on a thing: colour = even on ranks 0, 2, odd on rank 1; give every rank of a group the same "
+        f"(this is rank {ranks.rank} of 3)"
+    )
+    with pytest.raises(RanksDisagreeError, match="size = nothing on rank 0, 1 on ranks 1, 2"):
+        ranks.agree("a thing", **({"size": 1} if ranks.rank else {}))
+    with ranks.agreed(), ranks.agreed():
+        ranks.agree(f"thing {ranks.rank}")
 
 
 class InRankOrder:

@@ -73,13 +73,13 @@ def check_copy_trains_apart(arm: Any) -> None:
 
 def check_disagreement() -> None:
     rank = dist.get_rank()
-    for different in (
-        {"width": 12 * (1 + rank)},
-        {"depth": 1 + rank},
-        {"seed": rank},
-        {"features": 24 + 2 * rank},
+    for different, told in (
+        ({"width": 12 * (1 + rank)}, "model.width = 12 on rank 0, 24 on rank 1"),
+        ({"depth": 1 + rank}, "model.depth = 1 on rank 0, 2 on rank 1"),
+        ({"seed": rank}, "seed = 0 on rank 0, 1 on rank 1"),
+        ({"features": 24 + 2 * rank}, "task.features = 24 on rank 0, 26 on rank 1"),
     ):
-        with pytest.raises(RanksDisagreeError, match=f"rank {rank} of 2 builds"):
+        with pytest.raises(RanksDisagreeError, match=f"ranks disagree on a network: {told}; give"):
             build(TensorArm(name="t", world_size=2), **different)
 
 

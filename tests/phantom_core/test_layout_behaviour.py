@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from phantom_core.collectives import CollectiveError, Communicator, RanksDisagreeError
+from phantom_core.ffn import build_ffn
 from phantom_core.layouts import (
     BlockDiagonalLinear,
     DenseLinear,
@@ -20,7 +21,11 @@ from phantom_core.layouts import (
     TensorGatherLinear,
     TensorRowLinear,
 )
+from phantom_core.layouts.dtensor import DTensorLinear
+from phantom_core.layouts.local_part import local_part
+from phantom_core.spec import PhantomArm, TensorArm
 from tests.distributed import run_ranks
+from tests.phantom_core.arms import planned
 
 BUILDERS: dict[str, Any] = {
     "gather": TensorGatherLinear,
@@ -32,6 +37,7 @@ BUILDERS: dict[str, Any] = {
     "low_rank": partial(LowRankLinear, rank=4),
 }
 N_IN, N_OUT = 12, 18
+FORMATS = "layers compute in torch.float32, torch.float64, torch.bfloat16: use one of them"
 
 
 def part(whole: torch.Tensor, placement: str) -> torch.Tensor:
@@ -134,16 +140,89 @@ def check_independent_weights(layers: dict[str, SplitLinear]) -> None:
 
 
 def check_disagreement() -> None:
+    """Told alike on every rank: in what, and what each was told; also where layers share a communicator."""
     rank = dist.get_rank()
-    builds = f"rank {rank} of 3 builds PhantomLinear"
-    with pytest.raises(RanksDisagreeError, match=builds):
-        PhantomLinear(12, 12, ghosts=1 + rank)
-    with pytest.raises(RanksDisagreeError, match=builds):
-        PhantomLinear(12, 12, ghosts=1, bias=rank > 0)
-    with pytest.raises(RanksDisagreeError, match=r"in torch\.float"):
-        TensorGatherLinear(12, 12, dtype=torch.float64 if rank else torch.float32)
-    with pytest.raises(RanksDisagreeError):  # one rank's settings would be refused, the others' not
-        PhantomLinear(12, 12, ghosts=100 if rank else 1)
+    told = "ranks disagree on a PhantomLinear: "
+    for group in (None, Communicator()):
+        with pytest.raises(
+            RanksDisagreeError, match=f"{told}ghosts = 1 on rank 0, 2 on rank 1, 3 on rank 2; give"
+        ):
+            PhantomLinear(12, 12, ghosts=1 + rank, group=group)
+        with pytest.raises(
+            RanksDisagreeError, match=f"{told}bias = False on rank 0, True on ranks 1, 2; give"
+        ):
+            PhantomLinear(12, 12, ghosts=1, bias=rank > 0, group=group)
+        with pytest.raises(RanksDisagreeError, match=f"{told}out_features = 24 on rank 0, 12 on ranks 1, 2"):
+            PhantomLinear(12, 12 if rank else 24, ghosts=1, group=group)
+        with pytest.raises(
+            RanksDisagreeError, match=r"dtype = torch.float32 on rank 0, torch.float64 on ranks"
+        ):
+            TensorGatherLinear(12, 12, dtype=torch.float64 if rank else torch.float32, group=group)
+        # One rank's settings would be refused, the others' not.
+        with pytest.raises(RanksDisagreeError, match="ghosts = 1 on rank 0, 100 on ranks 1, 2"):
+            PhantomLinear(12, 12, ghosts=100 if rank else 1, group=group)
+        with pytest.raises(RanksDisagreeError, match="device = cpu on rank 0, none that it can use"):
+            PhantomLinear(12, 12, ghosts=1, device="mps" if rank else "cpu", group=group)
+        with pytest.raises(
+            RanksDisagreeError, match="a TensorGatherLinear on rank 0, a TensorRowLinear on ranks"
+        ):
+            (TensorRowLinear if rank else TensorGatherLinear)(12, 12, group=group)
+    # Whoever has made them agree is believed.
+    shared = Communicator()
+    with shared.agreed():
+        PhantomLinear(12, 12, ghosts=1 + rank, group=shared)
+    assert not shared.has_agreed
+
+
+def check_first_input(build: Any, group: Any) -> None:
+    """The first input's rows and number format are compared, later ones are the caller's."""
+    rank = dist.get_rank()
+    layer = build(N_IN, N_OUT, group=group)
+    own = N_IN if layer.input_placement == "full" else N_IN // layer.world_size
+    told = f"ranks disagree on the first input of a {type(layer).__name__}: "
+    for _ in range(2):  # what was refused is asked again
+        with pytest.raises(
+            RanksDisagreeError, match=rf"{told}shape = \(4, {own}\) on ranks 0, 1, \(5, {own}\) on rank 2"
+        ):
+            layer(torch.ones(5 if rank == 2 else 4, own))
+    with pytest.raises(
+        RanksDisagreeError, match=r"input_dtype = torch\.float32 on rank 0, torch\.float64 on ranks 1, 2"
+    ):
+        layer(torch.ones(4, own, dtype=torch.float64 if rank else torch.float32))
+    with pytest.raises(RanksDisagreeError, match=rf"shape = \(4, {own}\) on ranks 0, 1, \(4, 99\) on rank 2"):
+        layer(torch.ones(4, 99 if rank == 2 else own))
+    with layer.communicator.counting() as traffic:
+        layer(torch.ones(4, own))
+    assert traffic.calls.keys() <= {"all_gather", "reduce_scatter", "all_reduce"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Communicator, "agree", never)
+        layer(torch.ones(7, own))
+        copy.deepcopy(layer)(torch.ones(3, own))
+
+
+def never(*_: Any, **__: Any) -> None:
+    raise AssertionError("ranks agreed once more")
+
+
+def disagree_on_inputs() -> None:
+    for build in BUILDERS.values():
+        check_first_input(build, None)
+    check_first_input(BUILDERS["phantom"], Communicator())
+    ffn_on_other_rows()
+
+
+def ffn_on_other_rows() -> None:
+    """A network's first layer asks for all of them."""
+    for arm in (PhantomArm(name="p", world_size=3, ghosts=1), TensorArm(name="t", world_size=3)):
+        plan, shape = planned(arm, dtype="float32")
+        ffn = build_ffn(plan, shape, "whole")
+        with pytest.raises(RanksDisagreeError, match="the first input of a TensorColumnLinear: shape = "):
+            ffn(torch.ones(4 + dist.get_rank(), shape.features))
+        ffn(torch.ones(4, shape.features))
+
+
+def test_inputs_that_differ_between_ranks_end_all_of_them() -> None:
+    run_ranks(3, disagree_on_inputs)
 
 
 def check_subgroup() -> None:
@@ -201,10 +280,21 @@ def test_a_layer_without_bias_has_none(build: Any) -> None:
         (lambda: LowRankLinear(8, 4, rank=0), "rank = 0"),
         (lambda: DenseLinear(0, 4), "in_features = 0"),
         (lambda: DenseLinear(4, -1), "out_features = -1"),
-        (lambda: DenseLinear(4, 4, dtype=torch.int64), "dtype = torch.int64"),
+        (lambda: DenseLinear(4, 4, dtype=torch.int64), f"dtype = torch.int64; {FORMATS}"),
+        (
+            lambda: PhantomLinear(8, 8, 2, dtype=torch.float8_e4m3fn),
+            f"dtype = torch.float8_e4m3fn; {FORMATS}",
+        ),
+        (lambda: PhantomLinear(8, 8, 2, dtype=torch.float16), f"dtype = torch.float16; {FORMATS}"),
+        (lambda: PhantomLinear(8, 8, 2, device="mps"), "device = mps; layers compute on cpu and cuda"),
+        (
+            lambda: PhantomLinear(8, 8, 2, device="nowhere"),
+            "device = nowhere; layers compute on cpu and cuda",
+        ),
+        (lambda: PhantomLinear(8, 8, 2, device="cuda:99"), "device = cuda:99, but t"),
     ],
 )
-def test_impossible_sizes_are_refused_by_name_and_value(build: Any, message: str) -> None:
+def test_impossible_arguments_are_refused_by_name_and_value(build: Any, message: str) -> None:
     with pytest.raises(LayoutError, match=message):
         build()
 
@@ -230,14 +320,72 @@ def test_second_derivatives_are_refused_rather_than_wrong() -> None:
 
 
 def differentiate_twice() -> None:
-    for name, build in BUILDERS.items():
+    for build in BUILDERS.values():
         layer = build(8, 8, dtype=torch.float64)
-        if name == "block_diagonal":  # plain torch operations: second derivatives exist
-            continue
         x = part(drawn(3, 8), layer.input_placement).clone().requires_grad_()
         (gradient,) = torch.autograd.grad(layer(x).pow(3).sum(), x, create_graph=True)
         with pytest.raises(RuntimeError, match="once_differentiable"):
             torch.autograd.backward(gradient.sum())
+
+
+def test_an_input_of_another_number_format_is_refused_with_both_named() -> None:
+    layer = PhantomLinear(8, 8, ghosts=2)
+    for dtype in (torch.float64, torch.bfloat16, torch.int64):
+        with pytest.raises(
+            LayoutError, match=rf"the input is {dtype}, but the weights .* x\.to\(torch\.float32\)"
+        ):
+            layer(torch.ones(2, 8, dtype=dtype))
+    layer.double()
+    assert layer(torch.ones(2, 8, dtype=torch.float64)).dtype == torch.float64
+    with pytest.raises(LayoutError, match=r"the input is torch\.float32, but .* are torch\.float64"):
+        layer(torch.ones(2, 8))
+
+
+def test_layers_compute_in_their_own_number_format_under_autocast() -> None:
+    for p in (1, 2):
+        run_ranks(p, compute_under_autocast)
+
+
+def compute_under_autocast() -> None:
+    builders = {**BUILDERS, "dtensor": partial(DTensorLinear, style="gather")}
+    for name, build in builders.items():
+        layer = build(8, 8)
+        x = part(drawn(3, 8).float(), layer.input_placement).contiguous()
+
+        def gradients(
+            given: torch.Tensor, autocast: bool, layer: SplitLinear = layer
+        ) -> list[torch.Tensor | None]:
+            layer.zero_grad()
+            leaf = given.clone().requires_grad_()
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                z = layer(leaf)
+                assert z.dtype == torch.float32
+                torch.autograd.backward(z.square().sum())
+            return [z.detach(), leaf.grad, *(parameter.grad for parameter in layer.parameters())]
+
+        for plain, under in zip(gradients(x, False), gradients(x, True), strict=True):
+            assert plain is not None
+            assert under is not None
+            if name != "dtensor":  # whose backward pass is torch's
+                assert torch.equal(local_part(plain), local_part(under)), name
+        half = x.bfloat16()
+        with torch.autocast("cpu", torch.bfloat16):  # what a torch layer before it hands over
+            assert torch.equal(layer(half), layer(half.float())), name
+            with pytest.raises(LayoutError, match=r"the input is torch\.int64"):
+                layer(x.long())
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.filterwarnings("ignore")  # the compiler looks at things that warn
+def test_a_layer_compiles_in_one_piece(name: str) -> None:
+    torch.compiler.reset()
+    layer = BUILDERS[name](N_IN, N_OUT)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    x = drawn(3, N_IN).float()
+    for autocast in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            z: torch.Tensor = compiled(x)  # type: ignore[no-untyped-call]
+            torch.testing.assert_close(z, layer(x))
 
 
 def test_weights_follow_the_global_seed_without_a_generator() -> None:

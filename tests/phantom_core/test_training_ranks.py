@@ -1,5 +1,7 @@
 """Several gloo ranks training one arm together."""
 
+import dataclasses
+import hashlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 import phantom_core.training.steps as steps_module
+from phantom_core.collectives import Communicator, RanksDisagreeError
 from phantom_core.cost import arm_cost
 from phantom_core.ffn import FFN, build_ffn
 from phantom_core.layouts import SplitLinear
@@ -26,8 +29,9 @@ from phantom_core.spec import (
     TensorArm,
     TrainingSpec,
 )
-from phantom_core.tasks import load_task
+from phantom_core.tasks import Dataset, load_task
 from phantom_core.training import RowOrder, Trainer, learning_rate
+from phantom_core.training.batches import BatchSizeError
 from phantom_core.training.losses import loss_of
 from phantom_core.training.optimizers import WeightUpdate
 from tests.distributed import run_ranks
@@ -215,6 +219,86 @@ def losses_and_evaluation(
         return [*trainer.losses().tolist(), trainer.evaluate()]
 
 
+def fewer(dataset: Dataset, part: str, rows: int) -> Dataset:
+    """The first rows of a part."""
+    features, targets = f"{part}_features", f"{part}_targets"
+    return dataclasses.replace(
+        dataset, **{features: getattr(dataset, features)[:rows], targets: getattr(dataset, targets)[:rows]}
+    )
+
+
+def on_other_data() -> None:
+    """Rank 1 has other data or another recipe; both ranks are told, before either waits for the other."""
+    other = dist.get_rank() == 1
+    dataset, usual = load_task(task("split")), plan(arms(2)["phantom"])
+    changed = dataset.train_targets.copy()
+    changed[-1] += 1
+    for theirs, told in (
+        (fewer(dataset, "validation", 40), "validation_rows = 41 on rank 0, 40 on rank 1; data_digest = "),
+        (fewer(dataset, "train", 80), "training_rows = 96 on rank 0, 80 on rank 1; data_digest = "),
+        (fewer(dataset, "train", 10), "training_rows = 96 on rank 0, 10 on rank 1"),  # less than a batch
+        (
+            dataclasses.replace(dataset, train_targets=changed),
+            f"data_digest = {dataset.digest()} on rank 0, ",
+        ),
+        (
+            dataclasses.replace(dataset, placement="whole"),
+            "feature_placement = split on rank 0, whole on rank 1",
+        ),
+    ):
+        with pytest.raises(RanksDisagreeError, match=f"the trainer of arm 'phantom': {told}"):
+            Trainer(usual, theirs if other else dataset)
+    for changes, told in (
+        ({"learning_rate": 0.02}, "training.learning_rate = 0.01 on rank 0, 0.02 on rank 1"),
+        ({"update": "after"}, "training.update = overlapped on rank 0, after on rank 1"),
+        ({"batch_size": 97}, "training.batch_size = 16 on rank 0, 97 on rank 1"),
+    ):
+        with pytest.raises(RanksDisagreeError, match=told):
+            Trainer(plan(arms(2)["phantom"], **(changes if other else {})), dataset)
+    with pytest.raises(RanksDisagreeError, match="seed = 0 on rank 0, 1 on rank 1"):
+        Trainer(usual, dataset, seed=int(other))
+    with pytest.raises(BatchSizeError):
+        Trainer(plan(arms(2)["phantom"], batch_size=97), dataset)
+
+
+def test_ranks_with_other_data_or_recipes_are_all_told_in_what_they_differ() -> None:
+    run_ranks(2, on_other_data)
+
+
+def agreements() -> tuple[list[str], int]:
+    """What ranks ask each other while an arm is built, trained and evaluated, and how often data were read for it."""
+    asked: list[str] = []
+    read = 0
+    agree, digest = Communicator.agree, hashlib.blake2b
+
+    def asking(self: Communicator, what: str, *args: Any, **settings: object) -> None:
+        if not self.has_agreed:
+            asked.append(what)
+        agree(self, what, *args, **settings)
+
+    def reading(**options: Any) -> Any:
+        nonlocal read
+        read += 1
+        return digest(**options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Communicator, "agree", asking)
+        patch.setattr(hashlib, "blake2b", reading)
+        dataset = load_task(task("split"))
+        for name in ("phantom", "column_row"):
+            with Trainer(plan(arms(2)[name]), dataset) as trainer:
+                trainer.prepare(1)
+                trainer.run(2)
+                trainer.evaluate()
+    return asked, read
+
+
+def test_a_trainer_s_ranks_agree_once_and_read_a_dataset_once() -> None:
+    for asked, read in run_ranks(2, agreements):
+        assert asked == ["the trainer of arm 'phantom'", "the trainer of arm 'column_row'"]
+        assert read == 1
+
+
 def exchanges_told() -> list[tuple[str | None, str | None, bool]]:
     told: list[tuple[str | None, str | None, bool]] = []
     for arm in arms(2).values():
@@ -224,11 +308,10 @@ def exchanges_told() -> list[tuple[str | None, str | None, bool]]:
     return told
 
 
-def test_a_trainer_says_what_carries_its_exchanges_and_why_ghosts_are_not_fused() -> None:
-    by_gloo = ("gloo", None, False)
+def test_a_trainer_says_what_carries_its_exchanges_and_why_they_are_not_fused() -> None:
     why = "the fused exchange needs CUDA, this rank computes on cpu"
     for rank in run_ranks(2, exchanges_told):
-        assert rank == [by_gloo, by_gloo, ("gloo", why, False), by_gloo, by_gloo]
+        assert rank == [("gloo", why, False)] * 5
 
 
 @dataclass(frozen=True)
