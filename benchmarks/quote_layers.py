@@ -36,9 +36,10 @@ def sizes(rows: list[Row]) -> str:
             f"bootstrap's, of log-ratios), which leaves that bound out. {_limit(settings)}"
             f"GEMM roofline: share of {flops:.0f} TFLOP/s, of large GEMMs in the same run. Exposed communication: "
             f"what the arm is faster by with its collectives replaced by local copies{_pairs(shown)}. "
-            f"{_unmeasured(shown)}Largest roofline term: ms per step as a multiple of the largest of GEMM FLOPs, least "
-            f"memory traffic and bytes sent over their rates in the same run{_memory(ceilings)}. Joules at the limit (an estimate): ms "
-            "per step as a multiple of the time in which a board at its power limit is given the joules that the "
+            f"{_unmeasured(shown)}Largest roofline term: ms per step as a multiple of the largest of GEMM FLOPs, "
+            f"least memory traffic and bytes sent over their rates in the same run{_memory(ceilings)}. Joules at the "
+            "limit (an estimate): ms per step as a multiple of the time in which a board at its power limit is given "
+            "the joules that the "
             "step's GEMMs and least memory traffic took when each ran alone in the same run; around 1, only fewer "
             "joules would make the step faster.",
         ]
