@@ -6,7 +6,8 @@ Two methods, each named in its rows. `variants`: the same arm with one part left
 copies; no optimizer; no activation), metered in interleaved rounds; a part costs what the whole takes more than the
 variant without it, paired by round. Without all three, GEMMs are left, with the few small kernels of loss and rows, and
 gaps. Parts that overlap can't be told apart so: they need not add up to the whole.
-`profiler`: the kernels of a few steps after all metering, split by what runs at each instant; milliseconds alone.
+`profiler`: the kernels of a few steps after all metering, split by what runs at each instant; milliseconds, and of gaps
+joules as an estimate, from the power that the profile's boards draw awake.
 Nothing is profiled inside a metered window.
 """
 
@@ -36,10 +37,10 @@ from benchmarks.step_trainers import (
     build,
     communicates,
     row_of,
-    step_work_of,
     window,
 )
 from benchmarks.workplace import Workplace, workplace
+from phantom_core.profile import ProfileError, load_profile
 from phantom_core.spec import Dtype
 from phantom_core.training import Trainer
 from phantom_core.training.optimizers import WeightUpdate
@@ -48,6 +49,10 @@ from ray_jobs.ranks import Team
 ARMS = (BASELINE, "phantom")
 PROFILED_STEPS = 20
 ROUNDS = 5
+NOT_PROFILED = (
+    "the run ended before it profiled its steps, which comes last; of several boards it profiles rank 0's"
+)
+"""What stands for a timeline until there is one."""
 PARTS = {"silent": "communication", "frozen": "optimizer", "linear": "activations"}
 """What each variant leaves out."""
 
@@ -56,6 +61,9 @@ def main() -> None:
     """Runs on one rank."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=RESULTS / "attribution.json")
+    parser.add_argument(
+        "--profile", type=Path, default=RESULTS / "profile.json", help="for the joules of gaps"
+    )
     parser.add_argument("--widths", nargs="*", type=int, help="only sizes of these widths")
     parser.add_argument("--arms", nargs="*", default=list(ARMS))
     parser.add_argument("--rounds", type=int, default=ROUNDS)
@@ -91,7 +99,7 @@ def main() -> None:
         # Last of all: once it was used the profiler stays attached, and nothing metered may follow.
         for row, (size, arm) in zip(rows, wanted, strict=True):
             if "parts" in row:
-                row["timeline"] = profiled(place, team, arm, window_s)
+                row["timeline"] = with_gaps_j(profiled(place, team, arm, window_s), options.profile)
                 keep(f"{size}: {arm.name}: {row['timeline'].get('reason') or 'profiled'}")
 
 
@@ -103,8 +111,9 @@ def attribute(
         "measured": "attribution",
         **dataclasses.asdict(size),
         "arm": arm.name,
-        "launches_per_step_formula": step_work_of(arm).launches,
+        "dtype": arm.planned.model.dtype,
         "reasons": {},
+        "timeline": {"reason": NOT_PROFILED},
     }
     trainers: dict[str, tuple[Trainer, int]] = {}
     for name, variant, silent, update in _variants(arm):
@@ -202,6 +211,27 @@ def timeline(place: Workplace, team: Team, trainer: Trainer) -> dict[str, Any]:
     if not kernels:
         return {"reason": "the profiler saw no kernels"}
     return {"method": f"profiler: rank 0's kernels in {PROFILED_STEPS} steps", **per_step(split(kernels))}
+
+
+def with_gaps_j(timeline: dict[str, Any], profile: Path) -> dict[str, Any]:
+    """A timeline with an estimate of what the profiled board draws in its gaps: as much as one that is only awake.
+
+    Args:
+        timeline: Of `timeline`.
+        profile: Of such boards, for `Powers.active_w`.
+    """
+    if "gaps_ms" not in timeline:
+        return timeline
+    try:
+        known = load_profile(profile)
+    except ProfileError as error:
+        return timeline | {"gaps_j": None, "gaps_j_reason": str(error)}
+    active_w = known.powers.active_w
+    return timeline | {
+        "gaps_j": timeline["gaps_ms"] / 1_000 * active_w,
+        "gaps_j_method": f"an estimate: gaps x {active_w:.0f} W, which a board that is awake and does nothing draws by "
+        f"profile {known.name} (`{profile.name}`)",
+    }
 
 
 def kernels_of(trace: dict[str, Any]) -> list[Kernel]:

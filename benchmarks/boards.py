@@ -60,7 +60,7 @@ def parts(ranks: int, folder: Path, *, tiny: bool = False) -> list[Part]:
         on_ranks("calibrate", "calibrate", *size, *profile),
         on_ranks("layers", "layers", *size, "--rounds", "3", "--sets", "sizes", *profile),
         on_ranks("sweeps", "layers", *size, "--rounds", "3", "--sets", "ghosts", "ranks", *profile),
-        on_ranks("attribution", "attribution", *size, "--rounds", "3"),
+        on_ranks("attribution", "attribution", *size, "--rounds", "3", *profile),
         on_ranks("ghost_exchange", "ghost_exchange"),
     ]
     for measured in ("layers", "sweeps"):

@@ -19,7 +19,7 @@ from phantom_core.layer_costs import Collective, bytes_sent
 from phantom_core.plan import PlannedArm
 from phantom_core.profile import Arithmetic
 from phantom_core.spec import TrainingSpec
-from phantom_core.step_work import step_work, update_bytes_per_parameter
+from phantom_core.step_work import update_bytes_per_parameter
 from phantom_core.tasks import Dataset
 from phantom_core.training import Trainer
 from phantom_core.training.optimizers import WeightUpdate
@@ -166,7 +166,7 @@ def update(place: Workplace, team: Team, training: TrainingSpec, parameters: int
 
 
 def eager_launch(place: Workplace, team: Team, planned: PlannedArm, dataset: Dataset, steps: int) -> Row:
-    """Times eager steps of a network too small to keep a device busy: seconds per launch of the host."""
+    """Times eager steps of a network too small to keep a device busy, and tells which that was."""
     with Trainer(planned, dataset, group=team.compute, device=place.device, graph=False) as trainer:
         trainer.prepare(5)
         trainer.run(steps)
@@ -176,12 +176,12 @@ def eager_launch(place: Workplace, team: Team, planned: PlannedArm, dataset: Dat
         trainer.run(steps)
         place.synchronize()
         taken_s = (time.perf_counter() - start_s) / steps
-    launches = step_work(planned, dataset.shape, dataset.placement).launches
     return {
         "measured": "eager",
-        "launches": launches,
         "step_s": slowest(team, taken_s),
-        "seconds": slowest(team, taken_s) / launches,
+        "model": planned.model.model_dump(mode="json"),
+        "training": planned.training.model_dump(mode="json"),
+        "shape": dataset.shape.model_dump(mode="json"),
     }
 
 

@@ -75,7 +75,6 @@ def arm_row(
         "peak_memory_bytes": built.peak_bytes,
         "bytes_sent_per_step": trainer and trainer.bytes_sent_per_step,
         "flops_per_step_per_rank": work.flops,
-        "launches_per_step_formula": work.launches,
         "floor": {
             "gemm_ms": 1_000 * least.gemm_s,
             "memory_ms": 1_000 * least.memory_s,

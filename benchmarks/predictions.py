@@ -2,24 +2,24 @@
 
     python -m benchmarks.predictions [--layers FILE] [--profile FILE]
 
-Every measured arm is predicted from the profile as the formulas are now. The errors by number of ranks go into the
-profile, so that later predictions are shown with them, and with every single comparison into `--out`.
+Every measured arm is predicted from the profile as the formulas are now. Every single comparison goes into `--out`,
+and the errors into the profile, so that later predictions are shown with them: beside those of other files of steps,
+in place of this file's earlier ones.
 """
 
 import argparse
 import json
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.layer_rows import small_transport
-from benchmarks.quote import origin
+from benchmarks.quote import of_all_commands, origin
 from benchmarks.record import record
 from benchmarks.step_arms import Size, StepArm, arms, rows
 from phantom_core.cost import arm_cost
 from phantom_core.prediction import Prediction, predict
-from phantom_core.profile import DeviceProfile, KnownError, ProfileError, load_profile
+from phantom_core.profile import Compared, DeviceProfile, ProfileError, known_errors, load_profile
 from phantom_core.tasks import Dataset
 
 RESULTS = Path(__file__).parent / "results"
@@ -36,15 +36,21 @@ def main() -> None:
     profile = load_profile(options.profile)
     document = json.loads(options.layers.read_text())
     compared = comparisons(document["rows"], profile)
-    known = known_errors(compared)
-    options.profile.write_text(
-        profile.model_copy(update={"known_errors": known}).model_dump_json(indent=1) + "\n"
-    )
-    source = {"measured": "source", "profile": profile.name, "layers": origin(document)}
-    record(options.out, [source, *compared, *(error.model_dump() | {"measured": "error"} for error in known)])
-    for error in known:
+    by_ranks = errors_by_ranks(options.layers.name, compared)
+    updated = profile.compared_with(options.layers.name, by_ranks)
+    options.profile.write_text(updated.model_dump_json(indent=1) + "\n")
+    source = {
+        "measured": "source",
+        "profile": profile.name,
+        "profile_file": options.profile.name,
+        "layers": origin(of_all_commands(document)),
+        "layers_file": options.layers.name,
+    }
+    own = [error.model_dump() | {"measured": "error"} for error in known_errors(by_ranks)]
+    record(options.out, [source, *compared, *own])
+    for error in updated.known_errors:
         print(
-            f"p = {error.world_size}: {error.steps} steps, ms off by {error.median_time_error:.0%} (median), "
+            f"p = {error.world_size}: {error.steps} steps in all, ms off by {error.median_time_error:.0%} (median), "
             f"{error.worst_time_error:.0%} at worst"
         )
 
@@ -77,27 +83,27 @@ def comparisons(measured: Sequence[Row], profile: DeviceProfile) -> list[Row]:
     return found
 
 
-def known_errors(compared: Sequence[Row]) -> tuple[KnownError, ...]:
-    """Errors by number of ranks."""
-    errors = []
-    for p in sorted({row["p"] for row in compared if "time_error" in row}):
-        own = [row for row in compared if row["p"] == p and "time_error" in row]
-        times = [abs(row["time_error"]) for row in own]
-        energies = [abs(row["energy_error"]) for row in own if row["energy_error"] is not None]
-        memories = [abs(row["memory_error"]) for row in own if row["memory_error"] is not None]
-        errors.append(
-            KnownError(
+def errors_by_ranks(layers: str, compared: Sequence[Row]) -> list[Compared]:
+    """What a file's comparisons say about a profile.
+
+    Args:
+        layers: The file's name.
+        compared: Its comparisons; those without a prediction say nothing.
+    """
+    predicted = [row for row in compared if "time_error" in row]
+    found = []
+    for p in sorted({row["p"] for row in predicted}):
+        own = [row for row in predicted if row["p"] == p]
+        found.append(
+            Compared(
+                layers=layers,
                 world_size=p,
-                steps=len(own),
-                median_time_error=statistics.median(times),
-                worst_time_error=max(times),
-                median_energy_error=statistics.median(energies) if energies else None,
-                worst_energy_error=max(energies, default=None),
-                median_memory_error=statistics.median(memories) if memories else None,
-                worst_memory_error=max(memories, default=None),
+                time_errors=[row["time_error"] for row in own],
+                energy_errors=[row["energy_error"] for row in own if row["energy_error"] is not None],
+                memory_errors=[row["memory_error"] for row in own if row["memory_error"] is not None],
             )
         )
-    return tuple(errors)
+    return found
 
 
 def _memory_error(row: Row) -> float | None:

@@ -7,7 +7,16 @@ from typing import Any
 import numpy as np
 import scipy.optimize
 
-from phantom_core.profile import THIN, Curve, DeviceProfile, GemmFit, LinkCurve, Powers, ProfileError
+from phantom_core.profile import (
+    THIN,
+    Curve,
+    DeviceProfile,
+    EagerStep,
+    GemmFit,
+    LinkCurve,
+    Powers,
+    ProfileError,
+)
 
 Row = dict[str, Any]
 FEWEST_SHAPES = 3
@@ -42,7 +51,7 @@ def fitted_profile(document: dict[str, Any]) -> DeviceProfile:
         links=tuple(_link_curves([row for row in rows if row["measured"] == "collective"])),
         elementwise=Curve(points=_points(_of(rows, "elementwise"), "bytes")),
         update_bytes_per_s=update["bytes"] / update["seconds"],
-        eager_launch_s=eager["seconds"],
+        eager=_eager_step(eager),
         powers=_powers(_of(rows, "power"), setting.get("power_limit_w")),
     )
 
@@ -52,6 +61,21 @@ def _of(rows: Sequence[Row], measured: str) -> list[Row]:
     if not found:
         raise ProfileError(f"no row is measured = {measured!r}: the calibration was cut off; run it again")
     return found
+
+
+def _eager_step(row: Row) -> EagerStep:
+    missing = [name for name in ("model", "training", "shape") if name not in row]
+    if missing:
+        raise ProfileError(
+            f"the eager row has no {', '.join(missing)}: it doesn't tell how many launches it took; calibrate again"
+        )
+    return EagerStep(
+        seconds=row["step_s"],
+        model=row["model"],
+        training=row["training"],
+        shape=row["shape"],
+        note=row.get("note"),
+    )
 
 
 def _gemm_fits(rows: Sequence[Row]) -> list[GemmFit]:

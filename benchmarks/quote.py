@@ -86,7 +86,7 @@ def ghost_exchange(result: dict[str, Any]) -> str:
 
 def service(result: dict[str, Any]) -> str:
     """Ghostwatt beside MLflow, and alone."""
-    return quote_service.service(result, _machine(_of_all_commands(result)))
+    return quote_service.service(result, _machine(of_all_commands(result)))
 
 
 def _machine(result: dict[str, Any]) -> str:
@@ -95,7 +95,7 @@ def _machine(result: dict[str, Any]) -> str:
     return f"{result['cpus']} cores, Python {result['python']}{peer}, {result['date'][:10]}, `{result['command']}`"
 
 
-def _of_all_commands(result: dict[str, Any]) -> dict[str, Any]:
+def of_all_commands(result: dict[str, Any]) -> dict[str, Any]:
     """The same with the commands of all its rows, where they were made by several."""
     commands = dict.fromkeys(row.get("command", result["command"]) for row in result["rows"])
     return result | {"command": "`, `".join(commands)}
@@ -108,7 +108,7 @@ def figure(_: dict[str, Any]) -> str:
 
 def step_table(table: Callable[[list[dict[str, Any]]], str], result: dict[str, Any]) -> str:
     """A table of training steps, and where it comes from."""
-    return f"{table(result['rows'])}\n\n{origin(result)}."
+    return f"{table(result['rows'])}\n\n{origin(of_all_commands(result))}."
 
 
 def startup(result: dict[str, Any]) -> str:
@@ -200,7 +200,7 @@ def meters(result: dict[str, Any]) -> str:
                 f"| {row['step_time_change_percent']:+.2f} % {interval} |"
             )
     board = "a scripted board" if setting["scripted_board"] else setting["board"]
-    told = origin(_of_all_commands(result | {"rows": [row for row in rows if row is not setting]}))
+    told = origin(of_all_commands(result | {"rows": [row for row in rows if row is not setting]}))
     return "\n".join([*lines, "", f"On {board}, `{setting['method']}`. {told}."])
 
 
@@ -220,7 +220,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "meters_scripted": meters,
     "service": service,
     "hostile": hostile,
-    "soak": lambda result: quote_soak.soak(result, _machine(_of_all_commands(result))),
+    "soak": lambda result: quote_soak.soak(result, _machine(of_all_commands(result))),
     "startup": startup,
     "layers.figure": figure,
     **{name: functools.partial(step_table, table) for name, table in quote_layers.TABLES.items()},

@@ -4,6 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.memory_rate import MEMORY_BURST, memory_rate
+from benchmarks.step_arms import Size, arms
+from benchmarks.step_arms import rows as dataset_rows
+from phantom_core.step_work import step_work
 
 Row = dict[str, Any]
 BYTES_PER_FLOP = 3 * 2 / (2 * 8192)
@@ -17,31 +20,27 @@ def sizes(rows: list[Row]) -> str:
         "peak GB a rank | GEMM roofline | exposed communication | largest roofline term | joules at the limit |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    settings = [row for row in rows if row["measured"] == "setting"]
     p = max(row["p"] for row in _arms(rows))
-    shown = [row for row in _arms(rows) if row["p"] == p and row["k"] == 64]
-    for row in shown:
+    shown = [(row, setting) for row, setting in _with_settings(rows) if row["p"] == p and row["k"] == 64]
+    for row, setting in shown:
         size = f"{row['n']}, {row['depth']}, {row['k']}, {row['b']}"
-        lines.append(
-            f"| {size} | {_name(row)} | {' | '.join([*_cells(row), _at_limit(row, settings[-1])])} |"
-        )
-    ceilings = {row["load"]: row for row in settings[-1]["ceilings"]}
-    flops = max(ceilings[load]["flops_per_s"] for load in ("gemm", "gemm burst")) / 1e12
+        lines.append(f"| {size} | {_name(row)} | {' | '.join([*_cells(row), _at_limit(row, setting)])} |")
+    arms, settings = [row for row, _ in shown], [setting for _, setting in shown]
+    rounds = " or ".join(str(count) for count in dict.fromkeys(setting["rounds"] for setting in settings))
     return "\n".join(
         [
             *lines,
             "",
             f"All {p} ranks' boards together, `{_methods(rows)}`; ± is the bound of a window's reading, "
-            f"[ ] a 95 % interval over {settings[-1]['rounds']} paired rounds (the outer one of Student's and a "
-            f"bootstrap's, of log-ratios), which leaves that bound out. {_limit(settings)}"
-            f"GEMM roofline: share of {flops:.0f} TFLOP/s, of large GEMMs in the same run. Exposed communication: "
-            f"what the arm is faster by with its collectives replaced by local copies{_pairs(shown)}. "
-            f"{_unmeasured(shown)}Largest roofline term: ms per step as a multiple of the largest of GEMM FLOPs, "
-            f"least memory traffic and bytes sent over their rates in the same run{_memory(ceilings)}. Joules at the "
-            "limit (an estimate): ms per step as a multiple of the time in which a board at its power limit is given "
-            "the joules that the "
-            "step's GEMMs and least memory traffic took when each ran alone in the same run; around 1, only fewer "
-            "joules would make the step faster.",
+            f"[ ] a 95 % interval over {rounds} paired rounds (the outer one of Student's and a bootstrap's, of "
+            f"log-ratios), which leaves that bound out. {_limit(settings)}"
+            f"GEMM roofline: share of {_of_each(shown, _gemm_ceiling)}, of large GEMMs in the same run. "
+            "Exposed communication: what the arm is faster by with its collectives replaced by local "
+            f"copies{_pairs(arms)}. {_unmeasured(arms)}Largest roofline term: ms per step as a multiple of the "
+            "largest of GEMM FLOPs, least memory traffic and bytes sent over their rates in the same "
+            f"run{_memory(shown)}. Joules at the limit (an estimate): ms per step as a multiple of the time in "
+            "which a board at its power limit is given the joules that the step's GEMMs and least memory traffic "
+            "took when each ran alone in the same run; around 1, only fewer joules would make the step faster.",
         ]
     )
 
@@ -95,22 +94,28 @@ def sweep(rows: list[Row], letter: str) -> str:
 def attribution(rows: list[Row]) -> str:
     """Milliseconds and joules by part."""
     lines = [
-        "| n | arm | whole | communication | optimizer | activations | GEMMs and the rest | GEMMs run | gaps |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| n | arm | whole | communication | optimizer | activations | GEMMs and the rest | GEMMs run | gaps | "
+        "launches: formula, profiler |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
+    notes: dict[str, None] = {}
     for row in rows:
         if "parts" not in row:
             reason = row["reasons"].get("whole")
-            lines.append(f"| {row['n']} | {row['arm']} | not measured: {reason} | | | | | | |")
+            lines.append(f"| {row['n']} | {row['arm']} | not measured: {reason} | | | | | | | |")
             continue
         whole = row["variants"]["whole"]
         cells = [_ms_and_j(whole["ms_per_step"], whole["j_per_step"])]
         for name in ("communication", "optimizer", "activations", "GEMMs"):
             part = row["parts"].get(name)
             cells.append("–" if part is None else _part(part))
-        timeline = row.get("timeline", {})  # a run that was cut off has none yet
+        timeline = row["timeline"]
         cells += [
-            f"{timeline[name]:.3f} ms" if name in timeline else "unknown" for name in ("gemm_ms", "gaps_ms")
+            f"{timeline['gemm_ms']:.3f} ms" if "gemm_ms" in timeline else "unknown",
+            _gaps(timeline, notes),
+            f"{launches(row)}, {timeline['kernels']:.0f}"
+            if "kernels" in timeline
+            else f"{launches(row)}, unknown",
         ]
         lines.append(f"| {row['n']} | {row['arm']} | {' | '.join(cells)} |")
     return "\n".join(
@@ -119,10 +124,33 @@ def attribution(rows: list[Row]) -> str:
             "",
             "Communication, optimizer, activations: the whole minus the same arm without them, paired over rounds, "
             "with 95 % intervals; GEMMs and the rest: the arm without all three (variants). GEMMs run, gaps: rank 0's "
-            "kernels in a few profiled steps outside all metered windows (profiler). Parts overlap, so they need not "
-            "add up.",
+            "kernels in a few profiled steps outside all metered windows (profiler), gaps' joules those of its board. "
+            f"Parts overlap, so they need not add up. Launches: of an eager step by the formula, and kernels that the "
+            f"profiler saw, which GPUs alone have some of.{''.join(f' {note}.' for note in notes)}",
         ]
     )
+
+
+def launches(row: Row) -> int:
+    """Launches of an attributed arm's step, by the formula."""
+    # Files from before the format was written down are of GPUs.
+    size = Size(row["n"], row["depth"], row["k"], row["b"], row["p"])
+    (arm,) = arms(size, row.get("dtype", "bfloat16"), [row["arm"]])
+    dataset = dataset_rows(size.b)
+    return step_work(arm.planned, dataset.shape, dataset.placement).launches()
+
+
+def _gaps(timeline: Row, notes: dict[str, None]) -> str:
+    """Milliseconds, and joules as an estimate; notes get what that is from, or why there is nothing."""
+    if "gaps_ms" not in timeline:
+        notes[f"Unknown: {timeline['reason']}"] = None
+        return "unknown"
+    ms, joules = f"{timeline['gaps_ms']:.3f} ms", timeline["gaps_j"]
+    if joules is None:
+        notes[f"Gaps' joules are unknown: {timeline['gaps_j_reason']}"] = None
+        return f"{ms}, J unknown"
+    notes[f"Gaps' joules, {timeline['gaps_j_method']}"] = None
+    return f"{ms}, {joules:.4f} J (estimate)"
 
 
 def predictions(rows: list[Row]) -> str:
@@ -242,13 +270,45 @@ def _pairs(rows: list[Row]) -> str:
     return ", in one window after all rounds: without an interval, and off by about 1 % of the step where that was seen"
 
 
-def _memory(loads: dict[str, Row]) -> str:
+def _with_settings(rows: list[Row]) -> list[tuple[Row, Row]]:
+    """Every arm with the setting of its run: a file that was added to has several, each before its arms."""
+    found, setting = [], {}
+    for row in rows:
+        if row["measured"] == "setting":
+            setting = row
+        elif row["measured"] == "arm":
+            found.append((row, setting))
+    return found
+
+
+def _of_each(shown: list[tuple[Row, Row]], told: Callable[[Row], str]) -> str:
+    """What is told of the runs' settings; where they differ, with the widths that it is true for."""
+    widths: dict[str, dict[int, None]] = {}
+    for row, setting in shown:
+        widths.setdefault(told(setting), {})[row["n"]] = None
+    if len(widths) == 1:
+        return next(iter(widths))
+    return " and ".join(f"{words} (n = {', '.join(map(str, own))})" for words, own in widths.items())
+
+
+def _gemm_ceiling(setting: Row) -> str:
+    rates = [each["flops_per_s"] for each in setting["ceilings"] if each["load"] in ("gemm", "gemm burst")]
+    return f"{max(rates) / 1e12:.0f} TFLOP/s"
+
+
+def _memory(shown: list[tuple[Row, Row]]) -> str:
     """What memory's ceiling was measured with."""
-    if MEMORY_BURST not in loads:
-        return ""
-    source = loads[MEMORY_BURST].get("from")
-    where = "" if source is None else f", as `{source}` has it for such boards"
-    return f" (memory: {memory_rate(loads) / 1e12:.2f} TB/s, of the optimizer's pass{where})"
+
+    def told(setting: Row) -> str:
+        loads = {each["load"]: each for each in setting["ceilings"]}
+        if MEMORY_BURST not in loads:
+            return ""
+        source = loads[MEMORY_BURST].get("from")
+        where = "" if source is None else f", as `{source}` has it for such boards"
+        return f"{memory_rate(loads) / 1e12:.2f} TB/s, of the optimizer's pass{where}"
+
+    words = _of_each(shown, told)
+    return f" (memory: {words})" if words else ""
 
 
 def _limit(settings: list[Row]) -> str:

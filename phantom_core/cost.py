@@ -68,9 +68,10 @@ class MemoryEstimate:
     """AdamW's two moments or SGD's momentum; for bfloat16 also float32 masters, and float32 gradients of those that
     are not updated in one pass (`training.optimizers`)."""
     activations_bytes: int
-    """One batch of features, and what backward needs."""
+    """One batch of features and targets, what backward needs, and the outputs with their gradient."""
     transient_bytes: int
-    """The largest layer's gradients of activations and exchange buffers, and activations computed anew."""
+    """The most of what lives for a moment: a layer's gradients of activations and exchange buffers, and activations
+    computed anew; or what the loss is made from, before there are weights' gradients."""
 
     @property
     def state_bytes(self) -> int:
@@ -79,7 +80,7 @@ class MemoryEstimate:
 
     @property
     def peak_bytes(self) -> int:
-        """All of them together: the step's highest point, early in backward."""
+        """All of them together: the step's highest point, early in backward or at the loss."""
         return self.state_bytes + self.activations_bytes + self.transient_bytes
 
 
@@ -157,7 +158,13 @@ def arm_cost(
         step_flops_per_rank=forward + backward + forward_again,
         collectives=_collectives(layers, anew, element_bytes, p),
         memory=_memory(
-            layers, model, training, own + replicated, b * features_per_rank(shape, placement, p), one_pass
+            layers,
+            model,
+            training,
+            own + replicated,
+            b * features_per_rank(shape, placement, p) * element_bytes,
+            _loss_bytes(shape, model.dtype, b),
+            one_pass,
         ),
         notes=tuple(_notes(arm, model)),
     )
@@ -194,7 +201,8 @@ def _memory(
     model: ModelSpec,
     training: TrainingSpec,
     parameters: int,
-    features: int,
+    features_bytes: int,
+    loss_bytes: tuple[int, int],
     one_pass: bool,
 ) -> MemoryEstimate:
     element_bytes = bytes_per_number(model.dtype)
@@ -215,7 +223,7 @@ def _memory(
     # GELU's backward needs its input besides the output that the next layer keeps; ReLU's and tanh's needs
     # no more.
     copies = 2 if model.activation == "gelu" else 1
-    (first, _), *hidden, (output, _) = layers
+    (first, _), *hidden, _ = layers
     kept = [(layer.saved_elements + copies * layer.output_elements, count) for layer, count in hidden]
     activations = copies * first.output_elements
     recomputed = 0
@@ -228,14 +236,29 @@ def _memory(
         recomputed = sum(elements for elements, _ in alike[:LAYERS_PER_CHECKPOINT])
     else:
         activations += sum(elements * count for elements, count in kept)
+    gradients_bytes = parameters * element_bytes
+    outputs_bytes, at_loss_bytes = loss_bytes
+    in_backward = max(layer.transient_elements for layer, _ in layers) + recomputed
     return MemoryEstimate(
         weights_bytes=parameters * element_bytes,
-        gradients_bytes=parameters * element_bytes,
+        gradients_bytes=gradients_bytes,
         optimizer_bytes=state_bytes,
-        # Of the outputs three: themselves, the targets, and the loss's gradient.
-        activations_bytes=(features + activations + 3 * output.output_elements) * element_bytes,
-        transient_bytes=(max(layer.transient_elements for layer, _ in layers) + recomputed) * element_bytes,
+        activations_bytes=features_bytes + activations * element_bytes + outputs_bytes,
+        transient_bytes=max(in_backward * element_bytes, at_loss_bytes - gradients_bytes),
     )
+
+
+def _loss_bytes(shape: TaskShape, dtype: Dtype, batch: int) -> tuple[int, int]:
+    """What `training.losses` holds: all through backward, and beyond that while it makes the loss and its gradient.
+
+    Losses are worked out in float32, or float64 for float64 models; outputs and their gradient have the model's format.
+    """
+    numbers = batch * shape.outputs
+    own, wide = numbers * bytes_per_number(dtype), numbers * (8 if dtype == "float64" else 4)
+    if shape.loss == "mean_squared_error":
+        return 2 * own + 2 * wide, wide  # targets and differences stay; squares of these go
+    # Classes stay. Logarithms of shares and two gradients go, before the one that stays is there.
+    return 2 * own + 8 * batch, 3 * wide - own
 
 
 def data_bytes(rows: int, shape: TaskShape, placement: FeaturePlacement, world_size: int) -> int:

@@ -151,7 +151,9 @@ class _Layers:
     def output(self, outputs: int) -> LayerCost:
         """Shard to full outputs by an all-reduce."""
         sums: Exchange = ("all_reduce", outputs * self.b)
-        return self._layer((self.m * outputs,), reads=self.m, writes=outputs, full=True, forward=(sums,))
+        cost = self._layer((self.m * outputs,), reads=self.m, writes=outputs, full=True, forward=(sums,))
+        # The gradient of the outputs is the loss's, and no activation follows.
+        return replace(cost, transient_elements=cost.transient_elements - 2 * cost.output_elements)
 
     def local(self) -> LayerCost:
         """An m x m block on each rank, nothing sent: block-diagonal, and dense where p = 1."""

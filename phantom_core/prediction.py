@@ -1,6 +1,6 @@
 """Time and energy of a planned arm's step, estimated from formulas and a device profile. Torch-free.
 
-    segment   = max(sum of its GEMMs and passes, its transfer)       (a transfer stands beside what hides it)
+    segment   = max(sum of its GEMMs, its transfer) + sum of its passes
     device    = sum over segments + bookkeeping + update
     launched  = launches x eager launch without a CUDA graph, 0 in one
     dynamic J = FLOPs x j_flop + memory bytes x j_byte + sent bytes x j_sent
@@ -8,7 +8,8 @@
     step      = max(device, launched, capped)
     step J    = p (step x active W + dynamic J)
 
-with j_byte = (copy W - active W) / (bytes/s meanwhile), j_sent likewise, j_flop = (GEMM W - active W - operand bytes/s
+A transfer stands beside the GEMMs that hide it; passes hide nothing.
+j_byte = (copy W - active W) / (bytes/s meanwhile), j_sent likewise, j_flop = (GEMM W - active W - operand bytes/s
 x j_byte) / (FLOP/s meanwhile), and memory bytes those of GEMMs' operands, passes and the update. `floor` is what no
 order of the same work could undercut: the largest of FLOPs / rate, least memory bytes / rate and bytes sent / rate.
 docs/mathematics.md has the derivation. For a world size that a profile has not measured there is no answer: how
@@ -16,16 +17,14 @@ collectives grow from four ranks to 65,536 is nothing that four could tell.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from phantom_core.layer_costs import bytes_sent, fits_fused
+from phantom_core.plan import PlannedArm
 from phantom_core.profile import DeviceProfile, KnownError, Transport
-from phantom_core.spec import FeaturePlacement
+from phantom_core.spec import DenseArm, FeaturePlacement
 from phantom_core.step_work import BOOKKEEPING_IN_LINE, Gemm, Segment, StepWork, Transfer, step_work
 from phantom_core.task_shapes import TaskShape
-
-if TYPE_CHECKING:
-    from phantom_core.plan import PlannedArm
 
 Mode = Literal["graph", "eager"]
 """How steps are started."""
@@ -121,7 +120,7 @@ class Prediction:
 
 
 def predict(
-    planned: "PlannedArm",
+    planned: PlannedArm,
     shape: TaskShape,
     placement: FeaturePlacement,
     profile: DeviceProfile,
@@ -145,7 +144,9 @@ def predict(
     Raises:
         ProfileError: The profile lacks an arithmetic, or collectives over so many ranks.
     """
-    return Predictor(profile, mode, small_transport).step(step_work(planned, shape, placement))
+    # On CPUs, which have no driver, there are no one-pass kernels.
+    work = step_work(planned, shape, placement, one_pass=profile.driver is not None)
+    return Predictor(profile, mode, small_transport).step(work)
 
 
 class Predictor:
@@ -188,7 +189,8 @@ class Predictor:
         elementwise_s += BOOKKEEPING_IN_LINE * profile.elementwise.latency_s
         update_s = work.update_bytes / profile.update_bytes_per_s
         device_s = gemm_s + elementwise_s + exposed_s + update_s
-        launched_s = work.launches * profile.eager_launch_s if self._mode == "eager" else 0.0
+        launches = work.launches(fused=self._small == "fused")
+        launched_s = launches * eager_launch_s(profile) if self._mode == "eager" else 0.0
         powers = profile.powers
         byte_j = _above(powers.memory_w, powers.active_w, powers.memory_bytes_per_s)
         # The narrower a GEMM, the more of its energy goes into fetching operands.
@@ -217,7 +219,7 @@ class Predictor:
             exposed_s=exposed_s,
             waiting_s=step_s - device_s,
             limit=limits[step_s],
-            launches=work.launches,
+            launches=launches,
             floor=floor(work, Ceilings.of(profile)),
             profile=profile.name,
             known_error=next((each for each in profile.known_errors if each.world_size == p), None),
@@ -244,6 +246,17 @@ class Predictor:
         known = (transfer.kind, self._small, work.world_size) in self._measured
         fits = transfer.fusable and fits_fused(transfer.elements * work.element_bytes, work.world_size)
         return self._small if fits and known else self._library
+
+
+def eager_launch_s(profile: DeviceProfile) -> float:
+    """Seconds of the host per launch: the eager step that the profile has, over its launches by the same formula."""
+    eager = profile.eager
+    if eager is None:
+        assert profile.eager_launch_s is not None, "a profile is checked to have one of both"
+        return profile.eager_launch_s
+    planned = PlannedArm(arm=DenseArm(name="eager"), model=eager.model, training=eager.training)
+    work = step_work(planned, eager.shape, "whole", one_pass=profile.driver is not None)
+    return eager.seconds / work.launches()
 
 
 def floor(work: StepWork, ceilings: Ceilings) -> Floor:

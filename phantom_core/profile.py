@@ -8,13 +8,16 @@ with coefficients >= 0 fitted to measured shapes, whose errors stand beside them
 curves through measured sizes. Powers are means over a load's window, of one device.
 """
 
+import statistics
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from phantom_core.layer_costs import Collective
-from phantom_core.spec import SpecModel
+from phantom_core.spec import ModelSpec, SpecModel, TrainingSpec
+from phantom_core.task_shapes import TaskShape
 
 Arithmetic = Literal["float64", "float32", "tf32", "bfloat16"]
 """How GEMMs compute; `tf32` is float32 data with TF32 products."""
@@ -109,6 +112,21 @@ class Powers(SpecModel):
     """The device's power limit; None if unknown."""
 
 
+class EagerStep(SpecModel):
+    """A step of a dense network on one device, without a CUDA graph and so small that the host sets its time."""
+
+    seconds: float
+    """Of one step."""
+    model: ModelSpec
+    """The network."""
+    training: TrainingSpec
+    """Its recipe, as the code was then."""
+    shape: TaskShape
+    """Its features and outputs."""
+    note: str | None = None
+    """How the figure came about, where not by `benchmarks/calibrate.py` as it is."""
+
+
 class KnownError(SpecModel):
     """How far predictions from this profile were off on measured steps."""
 
@@ -128,6 +146,49 @@ class KnownError(SpecModel):
     """Median |formula / measured - 1| of peak memory; None if it was not measured."""
     worst_memory_error: float | None = None
     """Largest."""
+
+
+class Compared(SpecModel):
+    """Predictions from this profile beside the steps that one file has for one number of ranks."""
+
+    layers: str
+    """The file's name, as `benchmarks/layers.py` wrote it; comparing a file of that name again replaces this."""
+    world_size: int
+    """Ranks, p."""
+    time_errors: tuple[float, ...]
+    """Predicted / measured - 1 of ms per step, of each step."""
+    energy_errors: tuple[float, ...] = ()
+    """Likewise of J per step, where energy was measured."""
+    memory_errors: tuple[float, ...] = ()
+    """Formula / measured - 1 of peak memory, where it was measured."""
+
+
+def known_errors(compared: Sequence[Compared]) -> tuple[KnownError, ...]:
+    """Errors by number of ranks, over all files together."""
+
+    def median_and_worst(errors: Sequence[float]) -> tuple[float | None, float | None]:
+        sizes = [abs(error) for error in errors]
+        return (statistics.median(sizes), max(sizes)) if sizes else (None, None)
+
+    found = []
+    for p in sorted({each.world_size for each in compared}):
+        own = [each for each in compared if each.world_size == p]
+        times = [abs(error) for each in own for error in each.time_errors]
+        energy = median_and_worst([error for each in own for error in each.energy_errors])
+        memory = median_and_worst([error for each in own for error in each.memory_errors])
+        found.append(
+            KnownError(
+                world_size=p,
+                steps=len(times),
+                median_time_error=statistics.median(times),
+                worst_time_error=max(times),
+                median_energy_error=energy[0],
+                worst_energy_error=energy[1],
+                median_memory_error=memory[0],
+                worst_memory_error=memory[1],
+            )
+        )
+    return tuple(found)
 
 
 class DeviceProfile(SpecModel):
@@ -157,12 +218,24 @@ class DeviceProfile(SpecModel):
     """Element-wise kernels, by bytes read and written."""
     update_bytes_per_s: float
     """Rate of the optimizer, over `step_work.update_bytes_per_parameter`."""
-    eager_launch_s: float
-    """Seconds of the host per kernel of an eager step."""
+    eager_launch_s: float | None = None
+    """Seconds of the host per launch, of old profiles that don't tell the step; None where `eager` does."""
+    eager: EagerStep | None = None
+    """The host's eager step. What that is per launch is up to the formula that counts a prediction's launches."""
     powers: Powers
     """Idle and busy."""
     known_errors: tuple[KnownError, ...] = ()
     """Of earlier predictions; empty if none were compared."""
+    compared: tuple[Compared, ...] = ()
+    """What they are made of, by file; of old profiles it is not known."""
+
+    @model_validator(mode="after")
+    def _knows_the_host(self) -> Self:
+        if (self.eager is None) == (self.eager_launch_s is None):
+            raise ValueError(
+                "a profile has either the eager step that was timed or, of old ones, eager_launch_s"
+            )
+        return self
 
     def gemm(self, arithmetic: Arithmetic, smallest: int) -> GemmFit:
         """The fit for GEMMs whose smallest dimension is `smallest`.
@@ -196,6 +269,19 @@ class DeviceProfile(SpecModel):
             f"profile {self.name!r} has no {kind} by {transport} over {world_size} ranks (measured: {measured}); "
             f"calibrate with {world_size} ranks"
         )
+
+    def compared_with(self, layers: str, found: Sequence[Compared]) -> "DeviceProfile":
+        """The profile with what one file's steps say about it, beside what others said.
+
+        Args:
+            layers: The file's name; what it said before is replaced.
+            found: By number of ranks.
+        """
+        compared = (*(each for each in self.compared if each.layers != layers), *found)
+        told = {each.world_size for each in (*self.compared, *compared)}
+        unnamed = [each for each in self.known_errors if each.world_size not in told]
+        errors = sorted([*unnamed, *known_errors(compared)], key=lambda error: error.world_size)
+        return self.model_copy(update={"compared": compared, "known_errors": tuple(errors)})
 
     @property
     def transports(self) -> frozenset[Transport]:

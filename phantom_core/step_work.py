@@ -11,9 +11,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from phantom_core.layer_costs import Collective, features_per_rank
+from phantom_core.layer_costs import Collective, features_per_rank, fits_fused, layer_costs
 from phantom_core.profile import Arithmetic
 from phantom_core.spec import (
+    Activation,
     Arm,
     BlockDiagonalArm,
     DenseArm,
@@ -24,6 +25,7 @@ from phantom_core.spec import (
     TensorArm,
     TrainingSpec,
 )
+from phantom_core.step_launches import bookkeeping_launches, update_launches
 from phantom_core.task_shapes import TaskShape
 
 if TYPE_CHECKING:
@@ -32,12 +34,9 @@ if TYPE_CHECKING:
 Phase = Literal["forward", "backward", "update", "bookkeeping"]
 """Part of a step; bookkeeping is looking up rows and rate, the loss, and keeping it."""
 
-BOOKKEEPING_LAUNCHES = 10
-"""Small kernels of a step besides the layers': rows, rate, targets, loss and its gradient, position."""
 BOOKKEEPING_IN_LINE = 4
-"""Those of them that the network waits for: rows, features, the difference, its gradient."""
-UPDATE_LAUNCHES = 3
-"""Kernels of an update whose weights are few and small; large ones take more, which overlap."""
+"""Of the kernels of `step_launches.bookkeeping_launches` those that the network waits for: rows, features, the
+difference, its gradient."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +70,8 @@ class Transfer:
     """Numbers of the whole tensor: gathered, not yet scattered, or reduced."""
     fusable: bool = False
     """Whether the fused exchange carries it where that was set up and the message is small enough."""
+    library_copies: int = 0
+    """Copies and fills around it where a library's collective carries it instead, on the rank that makes most."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,8 @@ class Segment:
     transfer: Transfer | None = None
     passes_elements: tuple[int, ...] = ()
     """Element-wise kernels: numbers that each reads and writes."""
+    copies: int = 0
+    """Kernels that only change how something lies; they are launches, and otherwise too small to count."""
     count: int = 1
     """How often in a step."""
 
@@ -102,6 +105,8 @@ class StepWork:
     """Bytes that the optimizer reads and writes."""
     world_size: int
     """Ranks, p."""
+    other_launches: int = 0
+    """Kernels besides the segments': the update's and bookkeeping (`step_launches`)."""
 
     @property
     def flops(self) -> int:
@@ -125,14 +130,27 @@ class StepWork:
         passes = sum(sum(segment.passes_elements) * segment.count for segment in self.segments)
         return self.update_bytes + (3 * self.parameters + passes) * self.element_bytes
 
-    @property
-    def launches(self) -> int:
-        """Kernels and collectives that are started, the optimizer's for few weights."""
-        layers = sum(
-            (len(each.gemms) + len(each.passes_elements) + (each.transfer is not None)) * each.count
-            for each in self.segments
+    def launches(self, *, fused: bool = True) -> int:
+        """Kernels and collectives that the host starts in an eager step.
+
+        Tests hold it to the operations of steps on CPUs. On GPUs there are a few more that no formula here knows:
+        cuBLAS adds up products that it split along their inner dimension (split-K) by a kernel of its own, and torch
+        deals large tensors out to several launches of one update.
+
+        Args:
+            fused: Whether the fused exchange carries what it can.
+        """
+        return self.other_launches + sum(
+            self._launches_of(each, fused) * each.count for each in self.segments
         )
-        return layers + BOOKKEEPING_LAUNCHES + UPDATE_LAUNCHES
+
+    def _launches_of(self, segment: Segment, fused: bool) -> int:
+        kernels = len(segment.gemms) + len(segment.passes_elements) + segment.copies
+        transfer = segment.transfer
+        if transfer is None:
+            return kernels
+        fits = transfer.fusable and fits_fused(transfer.elements * self.element_bytes, self.world_size)
+        return kernels + 1 + (0 if fused and fits else transfer.library_copies)
 
 
 def update_bytes_per_parameter(training: TrainingSpec, dtype: Dtype) -> int:
@@ -155,13 +173,17 @@ def update_bytes_per_parameter(training: TrainingSpec, dtype: Dtype) -> int:
     return (3 + 2 * moments) * state_bytes
 
 
-def step_work(planned: "PlannedArm", shape: TaskShape, placement: FeaturePlacement) -> StepWork:
+def step_work(
+    planned: "PlannedArm", shape: TaskShape, placement: FeaturePlacement, *, one_pass: bool = True
+) -> StepWork:
     """What a step of a planned arm does on one rank.
 
     Args:
         planned: The arm with its model and recipe; shapes must divide.
         shape: Features and outputs of the task.
         placement: Whether ranks see all features or a part each.
+        one_pass: Whether bfloat16 weights can be updated in one pass, as on CUDA with Triton; only the number of
+            launches depends on it.
 
     Returns:
         Its work.
@@ -174,8 +196,8 @@ def step_work(planned: "PlannedArm", shape: TaskShape, placement: FeaturePlaceme
         arm.world_size,
         training.batch_size,
         model.bias,
-        linear=model.activation == "identity",
-        hides=not (isinstance(arm, TensorArm) and arm.implementation == "dtensor"),
+        activation=model.activation,
+        by_dtensor=isinstance(arm, TensorArm) and arm.implementation == "dtensor",
     )
     hidden = layers.hidden(arm, model.depth)
     # Checkpointed activations are computed anew, collectives included, when backward needs them.
@@ -187,6 +209,7 @@ def step_work(planned: "PlannedArm", shape: TaskShape, placement: FeaturePlaceme
         *layers.output(shape.outputs),
     ]
     parameters = arm_cost(planned, shape, placement).parameters_per_rank
+    weights = layer_costs(arm, model, shape, placement, training.batch_size)
     return StepWork(
         segments=tuple(segment for segment in segments if segment.count),
         element_bytes=bytes_per_number(model.dtype),
@@ -194,6 +217,8 @@ def step_work(planned: "PlannedArm", shape: TaskShape, placement: FeaturePlaceme
         parameters=parameters,
         update_bytes=parameters * update_bytes_per_parameter(training, model.dtype),
         world_size=arm.world_size,
+        other_launches=bookkeeping_launches(shape, model.dtype)
+        + update_launches(planned, [(layer.weights, count) for layer, count in weights], one_pass=one_pass),
     )
 
 
@@ -205,10 +230,10 @@ class _Layers:
     p: int
     b: int
     bias: bool
-    linear: bool
-    """Whether there is no activation."""
-    hides: bool
-    """Whether a layout starts collectives before work that doesn't need them; DTensor's waits at once."""
+    activation: Activation
+    """What follows a layer."""
+    by_dtensor: bool
+    """Whether collectives are DTensor's: they are waited for at once, and each makes a copy of what it is given."""
 
     @property
     def m(self) -> int:
@@ -219,7 +244,7 @@ class _Layers:
         b, m = self.b, self.m
         return [
             Segment("forward", (Gemm(b, m, features),), passes_elements=self._activation(m)),
-            Segment("backward", (Gemm(m, features, b),), passes_elements=self._activation_gradient(m)),
+            self._backward(m, None, Gemm(m, features, b)),
         ]
 
     def output(self, outputs: int) -> list[Segment]:
@@ -237,7 +262,7 @@ class _Layers:
         """All hidden layers."""
         match arm:
             case TensorArm(form="gather"):
-                return self._times(depth, self._gather())
+                return self._gathers(depth)
             case TensorArm():
                 pairs, rest = divmod(depth, 2)
                 pair = [*self._row(), *self._column()]
@@ -253,11 +278,16 @@ class _Layers:
         b, m = self.b, self.m
         return [self._forward(m, Gemm(b, m, m)), self._backward(m, None, Gemm(b, m, m), Gemm(m, m, b))]
 
+    def _gathers(self, depth: int) -> list[Segment]:
+        # What the input layer gives lies row by row; the first layer turns it, to send it feature by feature.
+        turned = [Segment("forward", copies=1)] if self.p > 1 and not self.by_dtensor else []
+        return [*turned, *self._times(depth, self._gather())]
+
     def _gather(self) -> list[Segment]:
         b, m, n = self.b, self.m, self.n
         return [
             *self._alone("forward", "all_gather", n * b),
-            self._forward(m, Gemm(m, b, n)),
+            self._forward(m, Gemm(m, b, n), bias_apart=not self.by_dtensor),
             self._backward(m, None, Gemm(n, b, m)),
             *self._beside("reduce_scatter", n * b, Gemm(m, n, b)),
         ]
@@ -265,9 +295,9 @@ class _Layers:
     def _row(self) -> list[Segment]:
         b, m, n = self.b, self.m, self.n
         return [
-            Segment("forward", (Gemm(b, n, m),)),
+            Segment("forward", (Gemm(b, n, m),), copies=self._divided_bias()),
             *self._alone("forward", "all_reduce", n * b),
-            Segment("forward", passes_elements=self._activation(n)),
+            self._forward(n),
             self._backward(n, None, Gemm(b, m, n), Gemm(n, m, b)),
         ]
 
@@ -281,10 +311,14 @@ class _Layers:
 
     def _row_scatter(self) -> list[Segment]:
         b, m, n = self.b, self.m, self.n
+        # ReLU's gradient lies as its result does, feature by feature; others' lie as what they are given.
+        turns = self.p > 1 and not self.by_dtensor and self.activation != "relu"
+        turned = [Segment("backward", copies=1)] if turns else []
         return [
-            Segment("forward", (Gemm(n, b, m),)),
+            Segment("forward", (Gemm(n, b, m),), copies=self._divided_bias()),
             *self._alone("forward", "reduce_scatter", n * b),
-            Segment("forward", passes_elements=self._activation(m)),
+            self._forward(m, bias_apart=not self.by_dtensor),
+            *turned,
             *self._alone("backward", "all_gather", n * b),
             self._backward(m, None, Gemm(b, m, n), Gemm(n, m, b)),
         ]
@@ -294,8 +328,11 @@ class _Layers:
             return self._local()
         b, m, others = self.b, self.m, (self.p - 1) * k
         ghosts = self.p * k * b
-        gather = Transfer("all_gather", ghosts, fusable=True)
-        reduce = Transfer("reduce_scatter", ghosts, fusable=True)
+        # A library wants each rank's ghosts in its own slot, and that one zero where sums are scattered; ranks between
+        # the first and the last move a block for it (`ghost_transport`).
+        moved = int(self.p > 2)
+        gather = Transfer("all_gather", ghosts, fusable=True, library_copies=moved)
+        reduce = Transfer("reduce_scatter", ghosts, fusable=True, library_copies=moved + 1)
         return [
             Segment("forward", (Gemm(k, b, m),)),
             Segment("forward", (Gemm(b, m, m),), gather),
@@ -316,40 +353,44 @@ class _Layers:
             Segment("backward", (Gemm(b, m, r), Gemm(r, m, b))),
         ]
 
-    def _forward(self, writes: int, *gemms: Gemm) -> Segment:
-        """GEMMs, then the activation."""
-        return Segment("forward", gemms, passes_elements=self._activation(writes))
+    def _forward(self, writes: int, *gemms: Gemm, bias_apart: bool = False) -> Segment:
+        """GEMMs, then the activation; a bias is added by a GEMM, or apart where features lie first."""
+        apart = self.bias and bias_apart and self.p > 1
+        bias = (2 * self.b * writes,) if apart else ()
+        return Segment("forward", gemms, passes_elements=bias + self._activation(writes))
 
     def _backward(self, writes: int, transfer: Transfer | None, *gemms: Gemm) -> Segment:
         """The activation's gradient, then GEMMs."""
         return Segment("backward", gemms, transfer, self._activation_gradient(writes) + self._bias(writes))
 
     def _beside(self, kind: Collective, elements: int, *gemms: Gemm) -> list[Segment]:
-        if self.p == 1 or not self.hides:
+        if self.p == 1 or self.by_dtensor:
             return [Segment("backward", gemms), *self._alone("backward", kind, elements)]
         return [Segment("backward", gemms, Transfer(kind, elements, kind == "all_reduce"))]
+
+    def _divided_bias(self) -> int:
+        """DTensor adds a replicated bias p times, divided by p before."""
+        return int(self.bias and self.by_dtensor and self.p > 1)
 
     def _alone(
         self, phase: Phase, kind: Collective, elements: int, *, fusable: bool | None = None
     ) -> list[Segment]:
         if self.p == 1:
             return []
-        if fusable is None:  # DTensor's collectives are the library's
-            fusable = kind == "all_reduce" and self.hides
-        return [Segment(phase, transfer=Transfer(kind, elements, fusable))]
+        copies = 0
+        if fusable is None:  # a hidden layer's: DTensor's collectives are the library's
+            fusable, copies = kind == "all_reduce" and not self.by_dtensor, int(self.by_dtensor)
+        return [Segment(phase, transfer=Transfer(kind, elements, fusable), copies=copies)]
 
     def _activation(self, width: int) -> tuple[int, ...]:
-        return () if self.linear else (2 * self.b * width,)
+        return () if self.activation == "identity" else (2 * self.b * width,)
 
     def _activation_gradient(self, width: int) -> tuple[int, ...]:
-        return () if self.linear else (3 * self.b * width,)
+        return () if self.activation == "identity" else (3 * self.b * width,)
 
     def _bias(self, width: int) -> tuple[int, ...]:
         return (self.b * width,) if self.bias else ()
 
     @staticmethod
     def _times(count: int, segments: Iterable[Segment]) -> list[Segment]:
-        return [
-            Segment(each.phase, each.gemms, each.transfer, each.passes_elements, count * each.count)
-            for each in segments
-        ]
+        return [replace(each, count=count * each.count) for each in segments]

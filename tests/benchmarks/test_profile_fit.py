@@ -1,13 +1,27 @@
 """A profile is what the rows say."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.calibrate import RESULTS
 from benchmarks.profile_fit import fitted_profile
-from phantom_core.profile import ProfileError
+from benchmarks.step_arms import tiny_dense_arm
+from phantom_core.prediction import eager_launch_s
+from phantom_core.profile import DeviceProfile, ProfileError, load_profile
+from phantom_core.step_work import step_work
 
 Row = dict[str, Any]
+PLANNED, DATASET = tiny_dense_arm()
+EAGER: Row = {
+    "measured": "eager",
+    "step_s": 3e-3,
+    "model": PLANNED.model.model_dump(mode="json"),
+    "training": PLANNED.training.model_dump(mode="json"),
+    "shape": DATASET.shape.model_dump(mode="json"),
+}
 
 
 def document(**left_out: bool) -> Row:
@@ -38,7 +52,7 @@ def document(**left_out: bool) -> Row:
         *thin,
         *({"measured": "elementwise", "bytes": size, "seconds": size / 1e12} for size in (2_000, 1_000)),
         {"measured": "update", "bytes": 10**9, "seconds": 1e-3},
-        {"measured": "eager", "seconds": 1e-5},
+        EAGER,
         *(
             {
                 "measured": "collective",
@@ -80,6 +94,38 @@ def test_curves_are_in_order_and_powers_those_of_the_loads() -> None:
     assert profile.link("all_gather", "fused", 2).points[0][0] == 1_000
     assert profile.update_bytes_per_s == 1e12
     assert (profile.powers.idle_w, profile.powers.gemm_flops_per_s) == (80.0, 7e14)
+
+
+def test_seconds_per_launch_are_told_by_the_formula_that_predicts() -> None:
+    launches = step_work(PLANNED, DATASET.shape, DATASET.placement).launches()
+    assert eager_launch_s(fitted_profile(document())) == pytest.approx(3e-3 / launches)
+
+
+def test_an_eager_row_that_names_no_network_gives_no_profile() -> None:
+    named = document()
+    named["rows"] = [
+        row if row["measured"] != "eager" else {"measured": "eager", "step_s": 3e-3} for row in named["rows"]
+    ]
+    with pytest.raises(ProfileError, match="no model, training, shape"):
+        fitted_profile(named)
+
+
+def test_a_profile_from_before_the_step_was_told_can_be_read(tmp_path: Path) -> None:
+    old = fitted_profile(document()).model_dump(mode="json", exclude={"eager"}) | {"eager_launch_s": 1e-5}
+    (tmp_path / "profile.json").write_text(json.dumps(old))
+    assert eager_launch_s(load_profile(tmp_path / "profile.json")) == 1e-5
+    with pytest.raises(ValueError, match="either the eager step"):
+        DeviceProfile.model_validate(old | {"eager_launch_s": None})
+
+
+@pytest.mark.parametrize("name", ["", "_h100", "_h200"])
+def test_stored_profiles_are_those_of_the_stored_rows(name: str) -> None:
+    fitted = fitted_profile(json.loads((RESULTS / f"calibrate{name}.json").read_text()))
+    stored = load_profile(RESULTS / f"profile{name}.json")
+    told = {"gemms", "known_errors", "compared"}  # fitted to the last digits anew; told later
+    assert stored.model_dump(exclude=told) == fitted.model_dump(exclude=told)
+    for one, other in zip(stored.gemms, fitted.gemms, strict=True):
+        assert one.model_dump() == pytest.approx(other.model_dump())
 
 
 def test_a_calibration_that_was_cut_off_gives_no_profile() -> None:

@@ -1,17 +1,21 @@
 """Tables, figure and errors of training steps say what the result files say."""
 
 import json
+import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks import predictions, quote_layers
+from benchmarks.attribution import with_gaps_j
 from benchmarks.figure import RESULTS, drawn
 from benchmarks.layer_rows import summarise
 from benchmarks.memory_rate import MEMORY_BURST
-from benchmarks.quote import TABLES, origin
-from tests.benchmarks.layer_results import arm, layers
+from benchmarks.quote import TABLES, of_all_commands, origin
+from phantom_core.profile import Compared, DeviceProfile, known_errors, load_profile
+from tests.benchmarks.layer_results import HEAD, arm, layers
 from tests.phantom_core.profiles import round_profile
 
 
@@ -125,22 +129,75 @@ def test_every_step_table_ends_with_its_origin() -> None:
     assert TABLES["layers.sizes"](result).endswith(f"{origin(result)}.")
 
 
-def test_attribution_shows_intervals_and_what_is_unknown() -> None:
+def attributed(**changes: Any) -> dict[str, Any]:
     interval = {"mean": 1.0, "low": 0.9, "high": 1.1}
     row = {
         "n": 4096,
+        "depth": 8,
+        "k": 64,
+        "b": 256,
+        "p": 4,
         "arm": "phantom",
         "variants": {"whole": {"ms_per_step": 5.0, "j_per_step": 2.0}},
         "parts": {"optimizer": {"ms": interval, "j": interval}, "communication": {"ms": None, "j": None}},
-        "timeline": {"gemm_ms": 2.5, "gaps_ms": 0.25},
+        "timeline": {"gemm_ms": 2.5, "gaps_ms": 0.25, "kernels": 150.0},
     }
+    return row | changes
+
+
+def test_attribution_shows_intervals_and_what_is_unknown(tmp_path: Path) -> None:
+    path = tmp_path / "profile_round.json"
+    path.write_text(round_profile().model_dump_json())
+    row = attributed()
+    row["timeline"] = with_gaps_j(row["timeline"], path)
     failed = {"n": 4096, "arm": "tensor", "reasons": {"whole": "too large"}}
     shown = quote_layers.attribution([row, failed])
+    # 0.25 ms at 100 W.
     assert (
         "| 4096 | phantom | 5.000 ms, 2.00 J | unknown | 1.000 [0.900, 1.100] ms, 1.00 [0.90, 1.10] J | – | – | "
-        "2.500 ms | 0.250 ms |"
+        f"2.500 ms | 0.250 ms, 0.0250 J (estimate) | {quote_layers.launches(row)}, 150 |"
     ) in shown
+    assert (
+        "100 W, which a board that is awake and does nothing draws by profile round (`profile_round.json`)"
+        in shown
+    )
     assert "| 4096 | tensor | not measured: too large |" in shown
+
+
+def test_attribution_says_why_gaps_or_their_joules_are_unknown(tmp_path: Path) -> None:
+    without = attributed()
+    without["timeline"] = with_gaps_j(without["timeline"], tmp_path / "none.json")
+    cut_off = attributed(timeline={"reason": "the run ended"})
+    shown = quote_layers.attribution([without, cut_off])
+    assert "| 0.250 ms, J unknown |" in shown
+    assert "Gaps' joules are unknown: " in shown
+    assert f"| unknown | unknown | {quote_layers.launches(cut_off)}, unknown |" in shown
+    assert "Unknown: the run ended." in shown
+
+
+def test_a_file_that_was_added_to_shows_every_run_s_command_and_ceiling() -> None:
+    result = layers()
+    burst = {"load": "gemm burst", "flops_per_s": 8e14}
+    setting = {"measured": "setting", "command": "the second", "rounds": 3, "ceilings": [burst]}
+    result["rows"][0]["command"] = "the first"
+    wide = [arm("tensor column/row", 30.0, 80.0, n=32768), arm("phantom", 8.0, 23.0, n=32768)]
+    summarise(wide)
+    result = result | {"command": "the second", "rows": [*result["rows"], setting, *wide]}
+    shown = TABLES["layers.sizes"](result)
+    assert "share of 700 TFLOP/s (n = 16384) and 800 TFLOP/s (n = 32768), of large GEMMs" in shown
+    assert "`the first`, `the second`" in shown
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("attribution*.json")), ids=lambda path: path.stem)
+def test_stored_gaps_have_the_joules_of_the_profile_that_they_name(path: Path) -> None:
+    for row in json.loads(path.read_text())["rows"]:
+        timeline = row["timeline"]
+        assert ("gaps_ms" in timeline) != ("reason" in timeline)
+        if "gaps_ms" in timeline:
+            (name,) = re.findall(r"`(profile\w*\.json)`", timeline["gaps_j_method"])
+            again = with_gaps_j(timeline, RESULTS / name)
+            assert again["gaps_j"] == pytest.approx(timeline["gaps_j"])
+            assert again["gaps_j_method"] == timeline["gaps_j_method"]
 
 
 def test_the_figure_is_well_formed_and_shows_every_metered_arm_at_the_usual_ghosts() -> None:
@@ -183,3 +240,85 @@ def test_predictions_are_compared_with_measured_steps_and_their_errors_kept_in_t
     kept = json.loads((tmp_path / "profile.json").read_text())["known_errors"]
     assert kept[0]["median_time_error"] == error["median_time_error"]
     assert "| 4 | 5 |" in quote_layers.predictions(rows)
+
+
+def profile_of(p: int) -> DeviceProfile:
+    usual = round_profile()
+    return usual.model_copy(
+        update={
+            "gemms": tuple(fit.model_copy(update={"arithmetic": "bfloat16"}) for fit in usual.gemms),
+            "links": tuple(link.model_copy(update={"world_size": p}) for link in usual.links),
+        }
+    )
+
+
+def test_files_of_steps_leave_each_other_s_errors_in_the_profile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `benchmarks.boards` compares them: layers, then sweeps, whose numbers of ranks are others and the same."""
+    (tmp_path / "layers.json").write_text(json.dumps(layers()))
+    dense = arm("dense", 9.0, 6.0, p=1)
+    slower = arm("phantom", 4.2, 11.6)
+    for each in (dense, slower):
+        summarise([each])
+    (tmp_path / "sweeps.json").write_text(json.dumps(HEAD | {"rows": [dense, slower]}))
+    (tmp_path / "profile.json").write_text(profile_of(4).model_dump_json())
+
+    def compare(name: str) -> DeviceProfile:
+        files = [f"--layers={tmp_path}/{name}.json", f"--profile={tmp_path}/profile.json"]
+        monkeypatch.setattr("sys.argv", ["predictions", *files, f"--out={tmp_path}/predictions_{name}.json"])
+        predictions.main()
+        return load_profile(tmp_path / "profile.json")
+
+    def steps(profile: DeviceProfile) -> dict[int, int]:
+        return {error.world_size: error.steps for error in profile.known_errors}
+
+    first = compare("layers")
+    assert steps(first) == {4: 5}
+    both = compare("sweeps")
+    assert steps(both) == {1: 1, 4: 6}
+    assert both.known_errors[1].worst_time_error >= first.known_errors[0].worst_time_error
+    assert set(compare("layers").compared) == set(both.compared)
+    assert steps(compare("layers")) == {1: 1, 4: 6}
+    (tmp_path / "sweeps.json").write_text(json.dumps(HEAD | {"rows": [slower]}))
+    assert steps(compare("sweeps")) == {4: 6}
+
+
+def test_errors_that_name_no_file_stay_until_steps_of_their_ranks_are_compared() -> None:
+    old = [
+        error.model_copy(update={"steps": 99})
+        for error in known_errors([Compared(layers="", world_size=p, time_errors=[0.1]) for p in (2, 4)])
+    ]
+    profile = round_profile(known_errors=tuple(old))
+    new = profile.compared_with(
+        "layers.json", [Compared(layers="layers.json", world_size=4, time_errors=[0.2])]
+    )
+    assert [(error.world_size, error.steps) for error in new.known_errors] == [(2, 99), (4, 1)]
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("predictions*.json")), ids=lambda path: path.stem)
+def test_stored_predictions_are_today_s(path: Path) -> None:
+    """A formula that changes leaves no stale table behind."""
+    stored = json.loads(path.read_text())["rows"]
+    (source,) = [row for row in stored if row["measured"] == "source"]
+    again = f"run python -m benchmarks.predictions --layers {source['layers_file']} --profile {source['profile_file']}"
+    document = json.loads((RESULTS / source["layers_file"]).read_text())
+    profile = load_profile(RESULTS / source["profile_file"])
+    assert (source["layers"], source["profile"]) == (origin(of_all_commands(document)), profile.name), again
+    compared = predictions.comparisons(document["rows"], profile)
+    told = [row for row in stored if row["measured"] == "comparison"]
+    assert len(told) == len(compared), again
+    for one, other in zip(told, compared, strict=True):
+        assert one == pytest.approx(other), again
+    by_ranks = predictions.errors_by_ranks(source["layers_file"], compared)
+    kept = [each for each in profile.compared if each.layers == source["layers_file"]]
+    assert [each.world_size for each in kept] == [each.world_size for each in by_ranks], again
+    for mine, theirs in zip(kept, by_ranks, strict=True):
+        for errors in ("time_errors", "energy_errors", "memory_errors"):
+            assert getattr(mine, errors) == pytest.approx(getattr(theirs, errors)), again
+    shown = [row for row in stored if row["measured"] == "error"]
+    known = [error.model_dump() | {"measured": "error"} for error in known_errors(by_ranks)]
+    assert len(shown) == len(known), again
+    for row, error in zip(shown, known, strict=True):
+        assert row == pytest.approx(error), again
+    assert list(profile.known_errors) == list(known_errors(profile.compared)), again

@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from phantom_core.cost import ArmCost, arm_cost
 from phantom_core.ffn import FFN, build_ffn
 from phantom_core.layouts.local_part import local_part
 from phantom_core.spec import Arm, FeaturePlacement
+from phantom_core.training.losses import loss_dtype, loss_gradient
 from phantom_core.training.optimizers import WeightUpdate
 from tests.phantom_core.arms import planned
 
@@ -84,19 +86,29 @@ class LocalFlops(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def count(arm: Arm, placement: FeaturePlacement, p: int, **changes: Any) -> Counted:
     """Runs on every rank of p: builds the arm's network and counts one step of it."""
+    loss = changes.pop("loss", "mean_squared_error")
     plan, shape = planned(arm, **changes)
+    shape = shape.model_copy(update={"loss": loss})
     ffn = build_ffn(plan, shape, placement)
     cost = arm_cost(plan, shape, placement, one_pass=False)
     rows = plan.training.batch_size
     features = torch.randn(rows, shape.features // (p if placement == "split" else 1), dtype=dtype_of(ffn))
-    targets = torch.randn(rows, shape.outputs, dtype=dtype_of(ffn))
+    targets = torch.randn(rows, shape.outputs, dtype=loss_dtype(dtype_of(ffn)))
+    if loss == "cross_entropy":
+        targets = torch.randint(shape.outputs, (rows,))
     update = WeightUpdate(ffn, plan.training, torch.device("cpu"))
+    beside = plan.training.update == "overlapped"
 
-    def step() -> None:
-        torch.autograd.backward(torch.nn.functional.mse_loss(ffn(features), targets))
+    def step() -> None:  # as `Trainer` makes it
+        update.zero_grad()
+        outputs = ffn(features)
+        gradient, make_loss = loss_gradient(shape, outputs, targets)
+        make_loss()
+        with update.beside_backward(ffn.communicator) if beside else nullcontext():
+            torch.autograd.backward(outputs, gradient)
         update.step()
 
-    step()  # so that gradients exist, as in a captured step; new ones are added to them
+    step()
     with LocalFlops() as forward, torch.no_grad():
         ffn(features)
     with ffn.counting() as traffic, LocalFlops() as whole:

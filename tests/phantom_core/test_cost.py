@@ -57,6 +57,24 @@ CONDITIONS: list[dict[str, Any]] = [
         "optimizer": "sgd",
         "activation_checkpointing": True,
     },
+    *(
+        {
+            "depth": 3,
+            "placement": "whole",
+            "width": 96,
+            "batch_size": 512,
+            "outputs": 600,
+            "dtype": dtype,
+            "loss": loss,
+            "optimizer": "sgd",
+            "update": update,
+        }
+        for dtype, update, loss in (
+            ("bfloat16", "overlapped", "mean_squared_error"),
+            ("bfloat16", "after", "cross_entropy"),
+            ("float32", "overlapped", "cross_entropy"),
+        )
+    ),
 ]
 
 
@@ -102,7 +120,8 @@ def test_the_memory_estimate_covers_what_a_step_holds_without_exaggerating(
     assert measured
     for item in measured:
         share = item.cost.memory.peak_bytes / (item.peak_bytes or 0)
-        assert 0.98 <= share <= 1.6, (item.arm, item.peak_bytes, item.cost)
+        # Some scalars, a loss say, are left out.
+        assert 0.999 <= share <= 1.6, (item.arm, item.peak_bytes, item.cost)
 
 
 def hidden_cost(arm: Any, n: int, b: int = 8) -> tuple[int, ArmCost]:

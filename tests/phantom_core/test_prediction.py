@@ -78,6 +78,15 @@ def test_what_the_fused_exchange_carries_is_predicted_by_it(
     assert Predictor(round_profile(links=others)).step(step).exposed_s == 1
 
 
+def test_passes_hide_no_transfer() -> None:
+    predictor = Predictor(round_profile())
+    transfer = Transfer("all_gather", 2 * 10**9)
+    passes = (10**9,)  # 4 GB: 1 us per MB, longer than the transfer
+    together = predictor.step(work(Segment("backward", transfer=transfer, passes_elements=passes)))
+    assert together.exposed_s == pytest.approx(1e-5 + 4e-3)
+    assert together.step_s > together.exposed_s + 4e-3
+
+
 def test_energy_is_rest_power_over_the_step_and_joules_per_unit_of_work() -> None:
     found = Predictor(round_profile()).step(
         work(Segment("forward", (Gemm(1000, 1000, 1000),)), update_bytes=10**9)
