@@ -38,6 +38,7 @@ from services import job_logs, leases
 from services.assignments import assignment
 from services.database import Database
 from services.experiments import submit
+from services.log_parts import LogPart
 from services.settings import Settings
 from tests.services.simulated_job import SimulatedJob, spec
 
@@ -160,7 +161,7 @@ def prepared(settings: Settings) -> Known:
         lease = leases.claim(database, "benchmark", 3_600)
         assert lease is not None
         token = leases.begin_attempt(database, lease).token
-        job_logs.store(database, identifier, 1, LOG, ended=False)
+        job_logs.store(database, identifier, 1, LogPart(0, LOG.encode()), ended=False)
         simulated = SimulatedJob(assignment(database, identifier, settings.data_roots))
     run = simulated.assignment.runs[0]
     batch = simulated.batch([*simulated.started(), *simulated.run(run)][:12])

@@ -8,6 +8,7 @@ it begins anew. Whole files or none (`sealed_files.py`): a rank killed while it 
 import hashlib
 import json
 import logging
+import os
 import shutil
 import tempfile
 import time
@@ -20,7 +21,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from phantom_core.plan import PlannedArm
-from phantom_core.protocol import AssignedRun, Carried, DeviceInfo
+from phantom_core.protocol import CHECKPOINT_FOLDER, AssignedRun, Carried, DeviceInfo
 from ray_jobs import sealed_files
 from ray_jobs.headway import Headway
 from ray_jobs.patience import for_bytes
@@ -219,7 +220,7 @@ def clear_out(now_s: float | None = None) -> None:
 
 
 def _base() -> Path:
-    return Path(tempfile.gettempdir()) / "ghostwatt-checkpoints"
+    return Path(os.environ.get(CHECKPOINT_FOLDER) or tempfile.gettempdir()) / "ghostwatt-checkpoints"
 
 
 def _folder(experiment_id: str) -> Path:

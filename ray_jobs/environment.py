@@ -2,13 +2,18 @@
 
 import json
 import re
-from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, MutableMapping
+from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 from phantom_core.protocol import JobVariable
 
 RAY_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Variable in which Ray's job server gives a driver the job's `runtime_env`."""
+
+MOST_ADDRESSES = 16
+"""Of services that a job remembers."""
 
 _SAFE_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _SAFE_GROUP_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,119}")  # an experiment's, with the attempt's number
@@ -28,6 +33,17 @@ class JobEnvironment:
     """Lower-case letters, digits and `-`: safe in paths and names."""
     token: str = field(repr=False)
     """Ingest token, good for this experiment only."""
+    other_urls: tuple[str, ...] = ()
+    """Addresses of other services of the same database."""
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """All addresses, its own service's first."""
+        return addresses(self.service_url, self.other_urls)
+
+    def knowing(self, urls: Iterable[str]) -> "JobEnvironment":
+        """The same, with these addresses before the others."""
+        return replace(self, other_urls=addresses(self.service_url, urls, self.other_urls)[1:])
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> "JobEnvironment":
@@ -40,12 +56,13 @@ class JobEnvironment:
             environment, JobVariable.SERVICE_URL, JobVariable.EXPERIMENT_ID, JobVariable.INGEST_TOKEN
         )
         _check(JobVariable.EXPERIMENT_ID, experiment_id, _SAFE_ID)
-        return cls(url.rstrip("/"), experiment_id, token)
+        return cls(url.rstrip("/"), experiment_id, token, _other_urls(environment, url))
 
     def variables(self) -> dict[str, str]:
         """The same as environment variables."""
         return {
             JobVariable.SERVICE_URL.value: self.service_url,
+            JobVariable.SERVICE_URLS.value: " ".join(self.other_urls),
             JobVariable.EXPERIMENT_ID.value: self.experiment_id,
             JobVariable.INGEST_TOKEN.value: self.token,
         }
@@ -61,6 +78,17 @@ class GroupEnvironment:
     """The Ray job's id."""
     token: str = field(repr=False)
     """Good only for asking for the next experiment, and for saying that the group has ended."""
+    other_urls: tuple[str, ...] = ()
+    """Addresses of other services of the same database."""
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """All addresses, its own service's first."""
+        return addresses(self.service_url, self.other_urls)
+
+    def knowing(self, urls: Iterable[str]) -> "GroupEnvironment":
+        """The same, with these addresses before the others."""
+        return replace(self, other_urls=addresses(self.service_url, urls, self.other_urls)[1:])
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> "GroupEnvironment":
@@ -73,15 +101,37 @@ class GroupEnvironment:
             environment, JobVariable.SERVICE_URL, JobVariable.GROUP_ID, JobVariable.GROUP_TOKEN
         )
         _check(JobVariable.GROUP_ID, group_id, _SAFE_GROUP_ID)
-        return cls(url.rstrip("/"), group_id, token)
+        return cls(url.rstrip("/"), group_id, token, _other_urls(environment, url))
 
     def variables(self) -> dict[str, str]:
         """The same as environment variables."""
         return {
             JobVariable.SERVICE_URL.value: self.service_url,
+            JobVariable.SERVICE_URLS.value: " ".join(self.other_urls),
             JobVariable.GROUP_ID.value: self.group_id,
             JobVariable.GROUP_TOKEN.value: self.token,
         }
+
+
+def addresses(own: str, *found: Iterable[str]) -> tuple[str, ...]:
+    """Base addresses of services in that order, each once, and not more than `MOST_ADDRESSES`.
+
+    Another service's loopback address leads to who knows whom on this host, unless the job's own service is there too.
+
+    Args:
+        own: The job's own service's, which comes first.
+        found: Others.
+    """
+    others = (url.rstrip("/") for urls in found for url in urls if _is_loopback(own) or not _is_loopback(url))
+    return tuple(dict.fromkeys((own.rstrip("/"), *others)))[:MOST_ADDRESSES]
+
+
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def keep_to_this_process(environment: MutableMapping[str, str]) -> None:
@@ -104,6 +154,10 @@ def keep_to_this_process(environment: MutableMapping[str, str]) -> None:
     left = {name: value for name, value in variables.items() if name not in set(JobVariable)}
     config["runtime_env"] = runtime_env | ({"env_vars": left} if left else {})
     environment[RAY_JOB_CONFIG] = json.dumps(config)
+
+
+def _other_urls(environment: Mapping[str, str], own: str) -> tuple[str, ...]:
+    return addresses(own, environment.get(JobVariable.SERVICE_URLS, "").split())[1:]
 
 
 def _read(environment: Mapping[str, str], *names: JobVariable) -> list[str]:

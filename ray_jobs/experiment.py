@@ -40,6 +40,7 @@ def main(environment: MutableMapping[str, str] = os.environ) -> int:
         job, group = JobEnvironment.read(environment), GroupEnvironment.read(environment)
         keep_to_this_process(environment)
         assignment = fetch_assignment(job)
+        job, group = job.knowing(assignment.service_urls), group.knowing(assignment.service_urls)
     except JobError as error:
         log.error("%s", error)
         return 2

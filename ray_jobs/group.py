@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from phantom_core.protocol import GroupEnded, NextAnswer, NextRequest
 from ray_jobs.environment import GroupEnvironment, JobEnvironment
-from ray_jobs.reporter import REFUSALS
+from ray_jobs.service import REFUSALS, Service
 
 log = logging.getLogger(__name__)
 
@@ -41,15 +41,17 @@ def next_job(
     """
     question = NextRequest(group_id=group.group_id, finished=finished, device=device)
     heard_s = time.monotonic()
-    with _client(group) as client:
+    with Service(group.urls, group.token, REQUEST_TIMEOUT_S) as service:
         while True:
-            answer = _ask(client, question)
+            answer = _ask(service, question)
             if answer is not None:
                 heard_s = time.monotonic()
                 if answer.action == "end":
                     return None
                 if answer.action == "begin" and answer.experiment_id and answer.token:
-                    return JobEnvironment(group.service_url, answer.experiment_id, answer.token)
+                    return JobEnvironment(
+                        group.service_url, answer.experiment_id, answer.token, group.other_urls
+                    )
             elif time.monotonic() - heard_s > patience_s:
                 log.warning("the service has not answered for %.0f s; the worker group ends", patience_s)
                 return None
@@ -63,10 +65,12 @@ def tell_end(group: GroupEnvironment, told: GroupEnded, deadline_s: float) -> bo
         Whether the service knows; it finds out by itself otherwise, if later.
     """
     end = time.monotonic() + deadline_s
-    with _client(group) as client:
+    with Service(group.urls, group.token, REQUEST_TIMEOUT_S) as service:
         while True:
             try:
-                response = client.post("/internal/v1/group-ended", json=told.model_dump(mode="json"))
+                response = service.request(
+                    "POST", "/internal/v1/group-ended", json=told.model_dump(mode="json")
+                )
                 if response.is_success or response.status_code in REFUSALS:
                     return response.is_success
                 problem = f"the service answered {response.status_code}"
@@ -78,10 +82,10 @@ def tell_end(group: GroupEnvironment, told: GroupEnded, deadline_s: float) -> bo
             time.sleep(1.0)
 
 
-def _ask(client: httpx.Client, question: NextRequest) -> NextAnswer | None:
+def _ask(service: Service, question: NextRequest) -> NextAnswer | None:
     """None if there was no usable answer."""
     try:
-        response = client.post("/internal/v1/next", json=question.model_dump(mode="json"))
+        response = service.request("POST", "/internal/v1/next", json=question.model_dump(mode="json"))
         if response.status_code in REFUSALS:
             log.warning("the service refuses the worker group: %d", response.status_code)
             return NextAnswer(action="end")
@@ -91,8 +95,3 @@ def _ask(client: httpx.Client, question: NextRequest) -> NextAnswer | None:
     except (httpx.HTTPError, ValidationError) as error:
         log.warning("asking for work: %s", type(error).__name__)
     return None
-
-
-def _client(group: GroupEnvironment) -> httpx.Client:
-    headers = {"Authorization": f"Bearer {group.token}"}
-    return httpx.Client(base_url=group.service_url, headers=headers, timeout=REQUEST_TIMEOUT_S)

@@ -70,18 +70,23 @@ class SamplerActor:
         """The actor's process."""
         return os.getpid()
 
-    def finish(self, deadline_s: float) -> bool:
-        """Stops sampling and delivers what is spooled; whether the service has all of it."""
+    def finish(self, deadline_s: float) -> tuple[bool, tuple[str, ...]]:
+        """Stops sampling and delivers what is spooled.
+
+        Returns:
+            Whether the service has all of it; at which addresses services are known by now.
+        """
         with self._ending:  # a rank may be killed while it waits for this
             sampler, self._sampler = self._sampler, None
             delivered = sampler is None or sampler.finish(deadline_s)
             self._task_file.unlink(missing_ok=True)
-        return delivered
+        return delivered, () if sampler is None else sampler.urls
 
     def _leave(self) -> None:
         """Tells what the ranks left behind, and ends this process for good."""
         try:
-            if not self.finish(BEREFT_WORD_S):
+            delivered, _ = self.finish(BEREFT_WORD_S)
+            if not delivered:
                 log.warning(
                     "the ranks are gone; some of their events were not delivered and stay in the spool"
                 )
@@ -107,6 +112,8 @@ class NodeAgent:
         self._actor = actor
         self._desk = desk
         self._samples = False
+        self.urls: tuple[str, ...] = ()
+        """Addresses of services, as the sampler knew them when it finished last."""
 
     def begin(
         self,
@@ -147,13 +154,13 @@ class NodeAgent:
             return True
         self._samples = False
         try:
-            delivered = bool(ray.get(self._actor.finish.remote(deadline_s), timeout=deadline_s + 30))
+            delivered, self.urls = ray.get(self._actor.finish.remote(deadline_s), timeout=deadline_s + 30)
         except Exception as error:
             log.warning("the sampler did not end well: %s: %s", type(error).__name__, error)
             return False
         if not delivered:
             log.warning("some events were not delivered and stay in the spool")
-        return delivered
+        return bool(delivered)
 
     def stop(self) -> None:
         """Ends the actor. Never raises."""

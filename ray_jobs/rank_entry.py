@@ -62,11 +62,12 @@ def _make_experiments(
                 print(f"{JOB_LOG_LINE}{assignment.experiment_id}, attempt {assignment.attempt}", flush=True)
             with leaving_no_trace(device):
                 delivered = work(job, assignment, device=device, arenas=arenas, agent=agent)
+            group = group.knowing(job.urls).knowing(() if agent is None else agent.urls)
             following = _next(group, assignment.experiment_id, "cuda" if use_gpu else "cpu", rank, delivered)
             if following is None:
                 return
-            job = following
-            assignment = fetch_assignment(job)
+            assignment = fetch_assignment(following)
+            job = following.knowing(assignment.service_urls)
 
 
 def _next(

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from phantom_core.protocol import EVENT_ADAPTER, Assignment, Event, EventBatch
 from ray_jobs.environment import JobEnvironment, JobError
+from ray_jobs.service import REFUSALS, Service
 from ray_jobs.spool import SUFFIX
 
 log = logging.getLogger(__name__)
@@ -26,8 +27,8 @@ BATCH_EVENTS = 200
 BATCH_BYTES = 500_000
 REQUEST_TIMEOUT_S = 20.0
 LONGEST_PAUSE_S = 15.0
-REFUSALS = frozenset({401, 403, 404, 410})
-"""Answers after which nothing of this job will ever be taken: the token is void or the experiment gone."""
+REFRESH_S = 30.0
+"""Seconds between two questions which services live: one that comes to be must be known before the last one goes."""
 
 
 def fetch_assignment(job: JobEnvironment, deadline_s: float = 120.0) -> Assignment:
@@ -36,64 +37,81 @@ def fetch_assignment(job: JobEnvironment, deadline_s: float = 120.0) -> Assignme
     Raises:
         JobError: The service refuses, or can't be reached in time.
     """
-    url = f"{job.service_url}/internal/v1/experiments/{job.experiment_id}/assignment"
+    path = f"/internal/v1/experiments/{job.experiment_id}/assignment"
     end = time.monotonic() + deadline_s
-    while True:
-        try:
-            response = httpx.get(url, headers=_headers(job), timeout=REQUEST_TIMEOUT_S)
-            if response.status_code == httpx.codes.OK:
-                return Assignment.model_validate_json(response.content)
-            problem = f"the service answered {response.status_code}: {response.text[:500]}"
-            if response.status_code in REFUSALS:
-                raise JobError(f"no assignment for {job.experiment_id}: {problem}")
-        except httpx.HTTPError as error:
-            problem = f"{type(error).__name__}: {error}"
-        if time.monotonic() > end:
-            raise JobError(
-                f"no assignment from {url} within {deadline_s:.0f} s ({problem}); "
-                "check that workers can reach the service's address (GHOSTWATT_SERVICE_URL)"
-            )
-        time.sleep(1.0)
+    with open_service(job, REQUEST_TIMEOUT_S) as service:
+        while True:
+            try:
+                response = service.request("GET", path)
+                if response.status_code == httpx.codes.OK:
+                    return Assignment.model_validate_json(response.content)
+                problem = f"the service answered {response.status_code}: {response.text[:500]}"
+                if response.status_code in REFUSALS:
+                    raise JobError(f"no assignment for {job.experiment_id}: {problem}")
+            except httpx.HTTPError as error:
+                problem = f"{type(error).__name__}: {error}"
+            if time.monotonic() > end:
+                raise JobError(
+                    f"no assignment from {', '.join(service.urls)} within {deadline_s:.0f} s ({problem}); "
+                    "check that workers can reach the service's address (GHOSTWATT_SERVICE_URL)"
+                )
+            time.sleep(1.0)
 
 
-def open_client(job: JobEnvironment, timeout_s: float) -> httpx.Client:
+def open_service(job: JobEnvironment, timeout_s: float) -> Service:
     """Speaks to the service as the job; whoever opens it closes it."""
-    return httpx.Client(timeout=timeout_s, headers=_headers(job))
+    return Service(job.urls, job.token, timeout_s)
 
 
-def post(client: httpx.Client, job: JobEnvironment, events: Sequence[Event]) -> httpx.Response:
+def post(service: Service, experiment_id: str, events: Sequence[Event]) -> httpx.Response:
     """Sends one batch.
 
     Args:
-        client: Of `open_client`.
-        job: Whose events they are.
+        service: Of `open_service`.
+        experiment_id: Whose events they are.
         events: In order.
 
     Raises:
         httpx.HTTPError: There was no answer.
     """
-    batch = EventBatch(experiment_id=job.experiment_id, events=tuple(events))
-    return client.post(
-        f"{job.service_url}/internal/v1/events",
-        content=batch.model_dump_json(),
-        headers={"Content-Type": "application/json"},
-    )
+    batch = EventBatch(experiment_id=experiment_id, events=tuple(events))
+    headers = {"Content-Type": "application/json"}
+    return service.request("POST", "/internal/v1/events", content=batch.model_dump_json(), headers=headers)
 
 
 class Reporter:
     """Sends the events of one spool folder from a thread of its own; a context manager."""
 
-    def __init__(self, job: JobEnvironment, folder: Path, interval_s: float = 0.5) -> None:
-        """Args: whom to tell, the folder to read, seconds between looks at it."""
+    def __init__(
+        self,
+        job: JobEnvironment,
+        folder: Path,
+        interval_s: float = 0.5,
+        *,
+        refresh_s: float = REFRESH_S,
+    ) -> None:
+        """Args.
+
+        job: Whom to tell.
+        folder: What to read.
+        interval_s: Seconds between looks at it.
+        refresh_s: Seconds between two questions which services live.
+        """
         self._job = job
+        self._refresh_s = refresh_s
         self._folder = folder
         self._interval_s = interval_s
-        self._client = open_client(job, REQUEST_TIMEOUT_S)
+        self._service = open_service(job, REQUEST_TIMEOUT_S)
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._refused: str | None = None
         self._thread = threading.Thread(target=self._loop, name="reporter", daemon=True)
         self._thread.start()
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Addresses of services that it knows by now."""
+        return self._service.urls
 
     @property
     def refused(self) -> str | None:
@@ -118,7 +136,7 @@ class Reporter:
         """Ends the thread; sends nothing more."""
         self._stop.set()
         self._thread.join(timeout=REQUEST_TIMEOUT_S + 5)
-        self._client.close()
+        self._service.close()
 
     def __enter__(self) -> Self:
         return self
@@ -128,10 +146,15 @@ class Reporter:
 
     def _loop(self) -> None:
         pause_s = self._interval_s
+        refresh_at_s = time.monotonic() + self._refresh_s
         while not self._stop.wait(pause_s):
             if self._refused is not None:
                 return
             pause_s = self._interval_s if self._send_all() else _longer(pause_s)
+            if time.monotonic() >= refresh_at_s:
+                with self._lock:
+                    self._service.refresh()
+                refresh_at_s = time.monotonic() + self._refresh_s
 
     def _send_all(self) -> bool:
         """True if nothing is left unsent."""
@@ -160,7 +183,7 @@ class Reporter:
                 _replace(mark, str(offset))
 
     def _post(self, events: list[Event]) -> bool:
-        response = post(self._client, self._job, events)
+        response = post(self._service, self._job.experiment_id, events)
         if response.is_success:
             return True
         log.warning("the service answered %d: %s", response.status_code, response.text[:500])
@@ -193,7 +216,3 @@ def _replace(path: Path, text: str) -> None:
 
 def _longer(pause_s: float) -> float:
     return min(LONGEST_PAUSE_S, 2 * pause_s) * random.uniform(0.75, 1.25)  # noqa: S311 (spreads retries)
-
-
-def _headers(job: JobEnvironment) -> dict[str, str]:
-    return {"Authorization": f"Bearer {job.token}"}

@@ -65,6 +65,11 @@ class Sampler:
         )
         self._thread.start()
 
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Addresses of services that it knows by now."""
+        return self._reporter.urls
+
     def finish(self, deadline_s: float) -> bool:
         """Stops sampling and delivers everything in the spool.
 

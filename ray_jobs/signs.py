@@ -13,7 +13,8 @@ import httpx
 from phantom_core.meters.base import Instant
 from phantom_core.protocol import Assignment, Event, Payload
 from ray_jobs.environment import JobEnvironment
-from ray_jobs.reporter import open_client, post
+from ray_jobs.reporter import open_service, post
+from ray_jobs.service import Service
 from ray_jobs.spool import Spool
 
 log = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ class Signs:
         self._assignment = assignment
         # A spool of its own, since two threads can't share one.
         self._spool = Spool(folder, SOURCE, assignment.experiment_id, assignment.attempt)
-        self._client: httpx.Client | None = None
+        self._service: Service | None = None
         self._straight = False
         self._seq = 0
 
@@ -53,8 +54,8 @@ class Signs:
             log.warning("a sign of life did not reach the service: %s: %s", type(error).__name__, error)
 
     def _send(self, payload: Payload) -> None:
-        if self._client is None:
-            self._client = open_client(self._job, REQUEST_TIMEOUT_S)
+        if self._service is None:
+            self._service = open_service(self._job, REQUEST_TIMEOUT_S)
         event = Event(
             subject_id=self._assignment.experiment_id,
             attempt=self._assignment.attempt,
@@ -64,15 +65,15 @@ class Signs:
             payload=payload,
         )
         self._seq += 1
-        response = post(self._client, self._job, [event])
+        response = post(self._service, self._job.experiment_id, [event])
         if not response.is_success:
             log.warning("a sign of life was not taken: the service answered %d", response.status_code)
 
     def close(self) -> None:
         """Ends; what is not on the disk by now is dropped."""
         self._spool.close()
-        if self._client is not None:
-            self._client.close()
+        if self._service is not None:
+            self._service.close()
 
     def __enter__(self) -> Self:
         return self

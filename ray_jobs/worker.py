@@ -119,7 +119,8 @@ def work(
         delivered = ranks.everyone.agree(delivered)
         if rank == 0:
             headway.enter("the last word", LAST_WORD_S)
-            delivered = _last_word(job, assignment, said, pulse.close) and delivered
+            informed = job if agent is None else job.knowing(agent.urls)
+            delivered = _last_word(informed, assignment, said, pulse.close) and delivered
         headway.enter("the wait for the last word")
         return ranks.everyone.agree(delivered)
 

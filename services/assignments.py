@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from phantom_core.plan import Plan
 from phantom_core.protocol import AssignedRun, Assignment, MadeRun
+from services import heartbeats
 from services.database import Database, now
 from services.errors import NotFound
 from services.metrics import metric_named, primary_metric
@@ -27,6 +28,7 @@ def assignment(db: Database, experiment_id: str, data_roots: Sequence[Path] = ()
     Raises:
         NotFound: There is no such experiment, or no attempt of it has begun.
     """
+    service_urls = heartbeats.service_urls(db)
     with db.write() as session:
         experiment = lock_experiment(session, experiment_id)
         if experiment is None or experiment.attempt == 0:
@@ -75,6 +77,7 @@ def assignment(db: Database, experiment_id: str, data_roots: Sequence[Path] = ()
             ),
             made=_made(session, experiment),
             data_roots=tuple(str(root) for root in data_roots),
+            service_urls=service_urls,
         )
 
 

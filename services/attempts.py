@@ -5,23 +5,22 @@ Every function takes the lease; one that was taken over changes nothing any more
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from phantom_core.protocol import Reason
-from services import groups, keys, summaries
+from services import groups, keys
 from services.aftermath import after_the_end
+from services.attempt_ends import close_attempt
 from services.database import Database, now
 from services.endings import end_experiment
 from services.errors import LeaseLost
 from services.groups import Shape
 from services.holds import Lease, held
 from services.keys import NewKey
-from services.moves import log, move_experiment, move_run
-from services.states import TERMINAL_STATES, ExperimentState, GroupState, RunState
-from services.tables import Attempt, Experiment, ExperimentAttempt, Run
+from services.moves import log, move_experiment
+from services.states import TERMINAL_STATES, ExperimentState, GroupState
+from services.tables import Experiment, ExperimentAttempt
 
 
 @dataclass(frozen=True)
@@ -175,7 +174,7 @@ def _begin(session: Session, lease: Lease, reason: Reason | None, message: str |
             reason=reason,
             message=message,
         )
-    _close_attempt(session, experiment, reason, message, moment)
+    close_attempt(session, experiment, reason, message, moment)
     experiment.attempt += 1
     session.add(
         ExperimentAttempt(
@@ -186,10 +185,6 @@ def _begin(session: Session, lease: Lease, reason: Reason | None, message: str |
             warm=False,
         )
     )
-    experiment.ray_job_id = experiment.ray_dashboard_url = None
-    experiment.last_event_at = None
-    experiment.reported_outcome = experiment.reported_reason = experiment.reported_message = None
-    keys.revoke_of_experiment(session, experiment.id)
     log(session, experiment, "attempt", {"attempt": experiment.attempt}, moment=moment)
     session.flush()
     return experiment
@@ -214,40 +209,3 @@ def _note_job(
         )
     else:
         experiment.version += 1
-
-
-def _close_attempt(
-    session: Session,
-    experiment: Experiment,
-    reason: Reason | None,
-    message: str | None,
-    moment: datetime,
-) -> None:
-    """Ends the attempt under way, if there is one: its unfinished runs are queued again."""
-    last = session.get(ExperimentAttempt, (experiment.id, experiment.attempt))
-    if last is not None:
-        last.ended_at, last.reason, last.message = moment, reason, message
-    left = session.scalars(
-        select(Run).where(
-            Run.experiment_id == experiment.id, Run.state.in_([RunState.QUEUED, RunState.RUNNING])
-        )
-    ).all()
-    unfinished = {
-        attempt.run_key: attempt
-        for attempt in session.scalars(
-            select(Attempt)
-            .join(Run, Run.key == Attempt.run_key)
-            .where(Run.experiment_id == experiment.id, Attempt.outcome.is_(None))
-        )
-    }
-    for run in left:
-        attempt = unfinished.get(run.key)
-        if attempt is not None:
-            began = run.state == RunState.RUNNING
-            attempt.outcome = RunState.FAILED if began else RunState.CANCELLED
-            attempt.reason, attempt.message = reason or Reason.WORKER_LOST, message
-            attempt.finished_at = moment
-            summaries.cut_off(session, experiment, attempt, run)
-        if run.state == RunState.RUNNING:
-            move_run(session, run, RunState.QUEUED, reason=reason, message=message, at=moment)
-    session.flush()

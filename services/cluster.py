@@ -14,18 +14,28 @@ import json
 import shlex
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Literal, Self, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 
 from phantom_core.checks import Capacity
+from services.log_parts import EMPTY, LogPart, end_of_json
+
+if TYPE_CHECKING:
+    import httpx
 
 JobState = Literal["PENDING", "RUNNING", "STOPPED", "SUCCEEDED", "FAILED"]
 FINAL_STATES: frozenset[str] = frozenset({"STOPPED", "SUCCEEDED", "FAILED"})
 REQUEST_TIMEOUT_S = 10.0
 MOST_BYTES = 64 * 2**20
-"""Longest answer that is read; a job's log has no limit of its own."""
+"""Longest answer that is read; a job's log may be longer, of which only the end is kept."""
+MOST_LOG_BYTES = 8 * 2**20
+NODE_CONNECT_S = 2.0
+"""Seconds in which a node must take a connection: it may be behind a wall that lets nothing through."""
+NODE_AGAIN_S = 60.0
+"""Seconds after which a node that didn't give a log is asked again."""
 BAD_GATEWAY = frozenset({502, 503, 504})
 """What proxies say while the server behind them is away."""
 
@@ -84,6 +94,8 @@ class Cluster:
                 "such as http://head:8265"
             )
         self._timeout_s = timeout_s
+        self._asked_again_s: dict[str, float] = {}
+        """By a node's address, when it is asked for logs again after it gave none."""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         # Here and not above: it costs a tenth of the service's start, and is not needed before the first answer.
         import httpx
@@ -134,7 +146,7 @@ class Cluster:
         state = told.get("status")
         if state not in get_args(JobState):
             raise ClusterError(f"Ray says that job {job_id} is {state!r}, which is none of its states")
-        return JobStatus(state=cast(JobState, state), message=_storable(str(told.get("message") or "")))
+        return JobStatus(state=cast(JobState, state), message=storable(str(told.get("message") or "")))
 
     def stop(self, job_id: str) -> None:
         """Asks Ray to stop a job; it ends seconds later, and a job that has ended is left alone.
@@ -147,17 +159,67 @@ class Cluster:
         if not self._unknown(answer, job_id):
             self._parsed(answer)
 
-    def log(self, job_id: str) -> str | None:
-        """All that a job's driver printed so far; None if Ray does not know the job.
+    def log(self, job_id: str, first_byte: int = 0, most: int = MOST_LOG_BYTES) -> LogPart | None:
+        """The end of what a job's driver printed so far, however much that is.
+
+        Asked of the job's own node, which gives any piece of a file at once; where that can't be reached, of the job
+        server, which gives whole logs only.
+
+        Args:
+            job_id: The job's submission id.
+            first_byte: What the log holds before is not wanted.
+            most: Most bytes that are wanted.
+
+        Returns:
+            The last of what is wanted; None if Ray does not know the job.
 
         Raises:
-            ClusterError: Ray failed to answer properly, or the log is longer than `MOST_BYTES`.
-            ClusterUnreachable: No answer, or one that is not Ray's.
+            ClusterError: Ray failed to answer properly.
+            ClusterUnreachable: No answer, or one that is not Ray's, or one that took too long.
         """
-        answer = self._send("GET", f"/api/jobs/{job_id}/logs")
+        answer = self._send("GET", f"/api/jobs/{job_id}")
         if self._unknown(answer, job_id):
             return None
-        return _storable(str(self._parsed(answer).get("logs") or ""))
+        node = self._parsed(answer).get("driver_agent_http_address")
+        # Whoever guards the job server by TLS would not have its token sent in the clear.
+        if isinstance(node, str) and node.startswith("http://") and self.address.startswith("http://"):
+            part = self._log_of_node(node, job_id, first_byte, most)
+            if part is not None:
+                return part
+        return self._whole_log(job_id, first_byte, most)
+
+    def _log_of_node(self, node: str, job_id: str, first_byte: int, most: int) -> LogPart | None:
+        """None if the node does not give it."""
+        if time.monotonic() < self._asked_again_s.get(node, 0.0):
+            return None
+        import httpx
+
+        url = f"{node}/logs/job-driver-{job_id}.log"
+        timeout = httpx.Timeout(self._timeout_s, connect=min(NODE_CONNECT_S, self._timeout_s))
+        try:
+            with self._answering("HEAD", url, timeout=timeout) as (head, _):
+                if head.status_code == HTTPStatus.NOT_FOUND:
+                    return EMPTY
+                end_byte = int(head.headers["Content-Length"]) if head.is_success else None
+            if end_byte is not None:
+                begin = min(max(first_byte, end_byte - most), end_byte)
+                if begin == end_byte:
+                    return LogPart(end_byte, b"")
+                piece = {"Range": f"bytes={begin}-{end_byte - 1}", "Accept-Encoding": "identity"}
+                with self._answering("GET", url, timeout=timeout, headers=piece) as (answer, chunks):
+                    if answer.status_code == HTTPStatus.PARTIAL_CONTENT:
+                        return LogPart(begin, b"".join(chunks))
+        except (ClusterUnreachable, KeyError, ValueError):
+            pass
+        self._asked_again_s[node] = time.monotonic() + NODE_AGAIN_S
+        return None
+
+    def _whole_log(self, job_id: str, first_byte: int, most: int) -> LogPart:
+        with self._answering("GET", f"/api/jobs/{job_id}/logs") as (answer, chunks):
+            part = end_of_json(chunks, first_byte, most) if answer.is_success else None
+        if part is None:
+            raise ClusterError(f"Ray answered {answer.status_code} without the log of job {job_id}")
+        return part
 
     def capacity(self) -> Capacity:
         """What all nodes that are alive have together.
@@ -197,22 +259,33 @@ class Cluster:
         self.close()
 
     def _send(self, method: str, path: str, **options: Any) -> Answer:
+        body = bytearray()
+        with self._answering(method, path, **options) as (answer, chunks):
+            for chunk in chunks:
+                body += chunk
+                if len(body) > MOST_BYTES:
+                    break
+        text = bytes(body[:MOST_BYTES]).decode(errors="replace")
+        return Answer(answer.status_code, text, truncated=len(body) > MOST_BYTES)
+
+    @contextmanager
+    def _answering(
+        self, method: str, path: str, **options: Any
+    ) -> Iterator[tuple["httpx.Response", Iterator[bytes]]]:
+        """The answer and its body, as it comes; who reads it is kept to the time for one answer.
+
+        Raises:
+            ClusterUnreachable: No answer, or one that did not come to its end in time.
+        """
         import httpx
 
-        end_at = time.monotonic() + self._timeout_s
-        body = bytearray()
         try:
             with self._client.stream(method, path, **options) as response:
-                for chunk in response.iter_bytes():
-                    body += chunk
-                    # httpx's timeouts are for one read each, so an answer that trickles would never end.
-                    if time.monotonic() > end_at:
-                        raise ClusterUnreachable(
-                            f"Ray's job server at {self.address} did not finish its answer within "
-                            f"{self._timeout_s:g} s"
-                        )
-                    if len(body) > MOST_BYTES:
-                        break
+                if response.status_code in BAD_GATEWAY:
+                    raise ClusterUnreachable(
+                        f"nothing answers behind {self.address} ({response.status_code})"
+                    )
+                yield response, self._in_time(response.iter_bytes())
         except httpx.HTTPError as error:
             raise ClusterUnreachable(
                 f"Ray's job server at {self.address} does not answer: {type(error).__name__}: {error}"
@@ -221,10 +294,16 @@ class Cluster:
             if not self._client.is_closed:
                 raise
             raise ClusterUnreachable(f"the connection to {self.address} was given up meanwhile") from error
-        if response.status_code in BAD_GATEWAY:
-            raise ClusterUnreachable(f"nothing answers behind {self.address} ({response.status_code})")
-        text = bytes(body[:MOST_BYTES]).decode(errors="replace")
-        return Answer(response.status_code, text, truncated=len(body) > MOST_BYTES)
+
+    def _in_time(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        """Timeouts of httpx are for one read each, so an answer that trickles would never end."""
+        end_at = time.monotonic() + self._timeout_s
+        for chunk in chunks:
+            yield chunk
+            if time.monotonic() > end_at:
+                raise ClusterUnreachable(
+                    f"Ray's job server at {self.address} did not finish its answer within {self._timeout_s:g} s"
+                )
 
     def _unknown(self, answer: Answer, job_id: str) -> bool:
         """Whether Ray does not know the job: it names it then, unlike a proxy that knows no such page."""
@@ -244,9 +323,9 @@ class Cluster:
                 "give the cluster's own in RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
             )
         if answer.status_code in (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY):
-            raise ClusterRefused(f"Ray refuses the request: {_storable(answer.text[:1000])}")
+            raise ClusterRefused(f"Ray refuses the request: {storable(answer.text[:1000])}")
         if not 200 <= answer.status_code < 300:
-            raise ClusterError(f"Ray answered {answer.status_code}: {_storable(answer.text[:1000])}")
+            raise ClusterError(f"Ray answered {answer.status_code}: {storable(answer.text[:1000])}")
         if answer.truncated:
             raise ClusterError(f"Ray's answer is longer than {MOST_BYTES // 2**20} MiB")
         try:
@@ -274,6 +353,6 @@ class AbsentCluster(Cluster):
         raise ClusterUnreachable(f"no {method} {path}: {self._why}")
 
 
-def _storable(text: str) -> str:
+def storable(text: str) -> str:
     """Text that every database takes: a log may hold anything, NUL and half characters too."""
     return text.replace("\x00", "\ufffd").encode(errors="replace").decode()

@@ -102,7 +102,7 @@ class Deadlines:
         return (
             self.whole(view)
             or _standing_still(view)
-            or self._unscheduled(view, stood)
+            or self._unscheduled(view, status, stood)
             or self._silent(view, stood)
         )
 
@@ -118,12 +118,20 @@ class Deadlines:
             "raise resources.deadline_s, or train less",
         )
 
-    def _unscheduled(self, view: FollowView, stood: Stood) -> Ending | None:
+    def _unscheduled(self, view: FollowView, status: JobStatus, stood: Stood) -> Ending | None:
         if view.state is not ExperimentState.STARTING or view.starting_at is None:
             return None
         deadline_s = self._resources.scheduling_deadline_s
         if stood.starting <= deadline_s:
             return None
+        if status.state != "PENDING" and not view.has_asked:
+            return Ending(
+                ExperimentState.FAILED,
+                Reason.SERVICE_UNREACHED,
+                f"its job runs, but no word of it has reached the service within {deadline_s:g} s: "
+                f"GHOSTWATT_SERVICE_URL = {self._settings.service_url} must be an address that the cluster's "
+                "machines reach",
+            )
         return Ending(
             ExperimentState.FAILED,
             Reason.SCHEDULING_DEADLINE,

@@ -22,6 +22,7 @@ from phantom_core.checks import Capacity
 from services import groups, heartbeats, housekeeping, job_logs, leases
 from services.cluster import FINAL_STATES, AbsentCluster, Cluster
 from services.database import Database
+from services.ended_heads import put_back
 from services.followed import Followed
 from services.following import STOP_AGAIN_S
 from services.lease_watch import LeaseWatch
@@ -61,6 +62,7 @@ class Dispatcher:
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{time.time_ns():x}"
         self._others = LeaseWatch(settings.lease_ttl_s)
         self._stop = threading.Event()
+        self._is_leaving = False
         self._head: RayHead | None = None
         self._cluster: Cluster | None = None
         self._capacity: Capacity | None = None
@@ -85,25 +87,32 @@ class Dispatcher:
             thread.start()
 
     def stop(self) -> None:
-        """Gives leases back, ends the embedded head with all its jobs; safe to call twice."""
+        """Leaves the embedded head, which ends with its jobs if nobody else uses it; gives leases back.
+
+        What ran on a head that ends goes back into the queue. Safe to call twice.
+        """
         self._stop.set()
         for thread in self._threads:
             if thread.is_alive():
                 thread.join()
+        self._is_leaving = True
+        took_its_jobs = self._head is not None and self._mishaps.attempt(
+            "ending the Ray head", self._head.stop, True, expected=CLUSTER_EXPECTED
+        )
         if self._db is not None:
             for followed in self._followed.values():
                 give_back = partial(leases.release, self._db, followed.lease)
                 self._mishaps.attempt(f"giving back {followed.lease.experiment_id}", give_back, False)
             self._followed.clear()
-            self._mishaps.attempt("ending idle groups", partial(self._end_idle_groups, self._db), None)
+            self._mishaps.attempt(
+                "ending idle groups", partial(self._end_idle_groups, self._db, took_its_jobs), None
+            )
             self._db.close()
             self._db = None
         if self._cluster is not None:
             self._cluster.close()
             self._cluster = None
-        if self._head is not None:
-            self._head.stop()
-            self._head = None
+        self._head = None
 
     def heartbeat_age_s(self) -> float | None:
         """Seconds since the dispatching thread last came round; None before its first round."""
@@ -186,10 +195,10 @@ class Dispatcher:
             self._stopped_groups_s[group_id] = now_s
             cluster.stop(group_id)
 
-    def _end_idle_groups(self, db: Database) -> None:
+    def _end_idle_groups(self, db: Database, are_gone: bool) -> None:
         """Nobody will answer them any more."""
         ending = groups.end_idle(db, self._settings.service_url)
-        if self._cluster is not None and self._head is None:  # an own head takes its jobs along
+        if self._cluster is not None and not are_gone:
             for group_id in ending:
                 self._cluster.stop(group_id)
 
@@ -209,7 +218,8 @@ class Dispatcher:
         now_s = time.monotonic()
         if self._told_s is not None and now_s - self._told_s < HEARTBEAT_S:
             return
-        heartbeats.beat(db, self._owner, {"cluster_problem": self._problem})
+        state = {"cluster_problem": self._problem, "service_url": self._settings.service_url}
+        heartbeats.beat(db, self._owner, state)
         self._told_s = now_s
 
     def _keep_house(self) -> None:
@@ -263,6 +273,14 @@ class Dispatcher:
             )
             self._stop.wait(CLUSTER_CHECK_S)
 
+    def _note_ended_head(self, address: str) -> None:
+        """A head was ended in order: by this service, which ends, or by the one before."""
+        assert self._db is not None
+        if self._is_leaving:  # else another thread follows them
+            for identifier, followed in self._followed.items():
+                self._mishaps.attempt(f"ending {identifier}", followed.conclude, None)
+        put_back(self._db, address)
+
     def _look_at_cluster(self) -> None:
         try:
             capacity = self._reach_cluster().capacity()
@@ -289,13 +307,12 @@ class Dispatcher:
             # Not at the top: what finds a head's processes is nothing that the first answer should wait for.
             from services.ray_head import RayHead
 
-            self._head = RayHead(self._settings.data_dir / "ray")
+            self._head = RayHead(self._settings.data_dir / "ray", self._note_ended_head)
         if self._cluster is None or not self._head.alive():
             self._problem = "Ray is starting"
             stale, self._cluster = self._cluster, None
             if stale is not None:
                 stale.close()
-            self._head.stop()
             self._head.start(cancelled=self._stop.is_set)
             self._cluster = Cluster(self._head.address, self._head.token)
         return self._cluster

@@ -18,11 +18,15 @@ RETRIED = frozenset(
         Reason.WORKER_LOST,
         Reason.JOB_UNKNOWN,
         Reason.JOB_FAILED,
+        Reason.SERVICE_UNREACHED,
         Reason.SILENCE_DEADLINE,
         Reason.NO_PROGRESS,
     }
 )
 """Faults of the infrastructure: another attempt may do better. The user's own errors are not among them."""
+
+UNCOUNTED = frozenset({Reason.GROUP_LOST, Reason.SERVICE_ENDED})
+"""Why attempts ended that are not counted: nothing went wrong with them."""
 
 _ON_THE_WAY = {
     ExperimentState.QUEUED: ExperimentState.LEASED,

@@ -63,6 +63,11 @@ class Followed:
                 return False
         return self._follower.step(cluster)
 
+    def conclude(self) -> None:
+        """Ends the experiment if that was decided, since its job is gone; see `Follower.conclude`."""
+        if self._follower is not None:
+            self._follower.conclude()
+
     def end_if_due(self, failing_s: float, error: str) -> bool:
         """Ends the experiment if somebody cancelled it or its deadline has passed, and following it goes on failing.
 

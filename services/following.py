@@ -14,7 +14,7 @@ from phantom_core.checks import Capacity, check
 from phantom_core.plan import Plan, make_plan
 from phantom_core.protocol import JobVariable, Reason
 from phantom_core.spec import ExperimentSpec
-from services import groups, job_logs, leases
+from services import groups, heartbeats, job_logs, leases
 from services.cluster import (
     FINAL_STATES,
     Cluster,
@@ -100,6 +100,17 @@ class Follower:
             log.info("%s", error)
             return False
 
+    def conclude(self) -> None:
+        """Ends the experiment as was decided, if its job was about to be stopped for that; the job is gone."""
+        if self._ending is None:
+            return
+        try:
+            view = leases.follow(self._db, self.lease)
+            groups.forget(self._db, self._job_of(view))
+            self._fail_or_retry(view, self._ending)
+        except LeaseLost as error:
+            log.info("%s", error)
+
     def _step(self, cluster: Cluster, view: FollowView, stood: Stood) -> bool:
         if view.cancel_requested:
             self._ending = Ending(ExperimentState.CANCELLED, Reason.CANCELLED_BY_USER, "cancelled on request")
@@ -163,6 +174,7 @@ class Follower:
                 python=self._settings.ray_python,
                 environment={
                     JobVariable.SERVICE_URL: self._settings.service_url,
+                    JobVariable.SERVICE_URLS: " ".join(heartbeats.service_urls(self._db)),
                     JobVariable.EXPERIMENT_ID: self.lease.experiment_id,
                     JobVariable.INGEST_TOKEN: token.token,
                     JobVariable.GROUP_ID: name,

@@ -24,6 +24,8 @@ class HeadRecord:
     """The dashboard's address, where jobs are submitted."""
     temp_dir: str
     """Ray's folder for sessions."""
+    is_ended: bool = False
+    """Whether a service that was told to end has ended it, or was about to: nothing that ran there goes on."""
 
     @property
     def is_living(self) -> bool:

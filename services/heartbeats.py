@@ -9,6 +9,8 @@ from services.database import Database, now
 from services.tables import Heartbeat
 from services.views import HeartbeatView
 
+LIVES_S = 30.0
+"""Seconds without a beat after which a service counts as gone; one comes every few."""
 _FORGOTTEN_AFTER = timedelta(days=1)
 
 
@@ -39,6 +41,12 @@ def alive(db: Database, within_s: float) -> tuple[HeartbeatView, ...]:
             HeartbeatView(owner=row.owner, at=row.at, age_s=_age_s(row.at, moment), state=row.state)
             for row in rows
         )
+
+
+def service_urls(db: Database) -> tuple[str, ...]:
+    """Addresses at which jobs reach the services that live, each once, the one heard last first."""
+    told = [view.state.get("service_url") for view in alive(db, LIVES_S)]
+    return tuple(dict.fromkeys(url for url in told if isinstance(url, str)))
 
 
 def _age_s(at: datetime, moment: datetime) -> float:

@@ -1,19 +1,20 @@
 """What the end of an experiment's job means for the experiment, where its ranks did not say so themselves."""
 
 from phantom_core.protocol import Reason
-from services.cluster import Cluster, ClusterError, JobStatus
+from services.cluster import Cluster, ClusterError, JobStatus, storable
 from services.database import Database
 from services.deadlines import Ending
 from services.event_limits import text
 from services.leases import FollowView
-from services.log_shares import share_of
+from services.log_parts import EMPTY
+from services.log_shares import began_at, read_up_to, share_of
 from services.scrubbing import scrubbed
 from services.states import ExperimentState
 
 LOG_TAIL_CHARACTERS = 2_000
 """Most of a log that a message quotes."""
 LOOKED_THROUGH = 2**16
-"""Characters at a log's end in which secrets are looked for."""
+"""Bytes at a log's end in which secrets are looked for."""
 
 
 def judged(
@@ -58,12 +59,14 @@ def judged(
 
 def _log_tail(db: Database, cluster: Cluster, experiment_id: str, job: str, attempt: int) -> str:
     """The last lines that an attempt's job printed for the experiment; empty if they can't be had."""
+    with db.read() as session:
+        began = began_at(session, experiment_id, attempt)
+        begin = read_up_to(session, experiment_id, attempt) if began is None else began
     try:
-        log_text = cluster.log(job) or ""
+        # Much more than is quoted, so that no secret is cut in two before it is looked for.
+        part = cluster.log(job, begin or 0, LOOKED_THROUGH) or EMPTY
     except ClusterError:
         return ""
     with db.read() as session:
-        share = share_of(session, experiment_id, attempt, log_text)
-    # Much more than is quoted, so that no secret is cut in two before it is looked for.
-    end = log_text[share.begin : share.end][-LOOKED_THROUGH:]
-    return scrubbed(end)[-LOG_TAIL_CHARACTERS:].strip()
+        share = share_of(session, experiment_id, attempt, part, begin)
+    return scrubbed(storable(share.part.data.decode(errors="replace")))[-LOG_TAIL_CHARACTERS:].strip()

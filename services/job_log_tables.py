@@ -18,8 +18,8 @@ class JobLog(Base):
         ForeignKey("experiments.id", ondelete="CASCADE"), primary_key=True
     )
     attempt: Mapped[int] = mapped_column(primary_key=True)
-    read_characters: Mapped[int] = mapped_column(BigInteger)
-    """Characters of Ray's log that have been looked at."""
+    read_bytes: Mapped[int] = mapped_column("read_characters", BigInteger)
+    """Bytes of Ray's log that have been looked at, or left out."""
     first_byte: Mapped[int] = mapped_column(BigInteger)
     """Position of the first byte that is still kept."""
     end_byte: Mapped[int] = mapped_column(BigInteger)

@@ -1,7 +1,8 @@
 """What jobs printed: copied into the database while Ray has it, without secrets, bounded, and read in pieces.
 
 Ray keeps a job's log with its head, and a head that is gone takes it along. So the dispatcher copies what is new every
-few seconds, whole lines only, and keeps the last `KEPT_BYTES` of each start of a job. Positions count from the log's
+few seconds, whole lines only, and keeps the last `KEPT_BYTES` of each start of a job. Of a job that prints faster than
+is copied some is left out, and the log says so there. Positions count from the log's
 first byte, also where that is no longer kept, so that a byte keeps its position for ever.
 """
 
@@ -13,10 +14,11 @@ from functools import partial
 from sqlalchemy import ColumnElement, delete, func, or_, select
 from sqlalchemy.orm import Session
 
-from services.cluster import Cluster
+from services.cluster import Cluster, storable
 from services.database import Database, now
 from services.errors import NotFound
-from services.log_shares import share_of
+from services.log_parts import LogPart
+from services.log_shares import read_up_to, share_of
 from services.mishaps import Mishaps
 from services.moves import lock_experiment
 from services.scrubbing import scrubbed
@@ -27,6 +29,8 @@ KEPT_BYTES = 8 * 2**20
 """Most that is kept of one log: its end."""
 PART_BYTES = 64 * 2**10
 """Most in one row."""
+MOST_COPIED_BYTES = KEPT_BYTES - 2 * PART_BYTES
+"""Most that is copied of one log at once: its end. How much is left out before it is said in the log."""
 LONGEST_ANSWER = 2**20
 """Most bytes that are read at once."""
 NOTHING_WRITTEN = "no job of it has begun, or that one has printed nothing that is kept"
@@ -112,17 +116,22 @@ def _copy(
     db: Database, cluster: Cluster, experiment_id: str, attempt: int, job: str, *, is_over: bool
 ) -> bool:
     """Copies what is new of one job's log; whether it grew or was completed."""
-    text = cluster.log(job)
     with db.read() as session:
-        share = share_of(session, experiment_id, attempt, text or "")
+        begin = read_up_to(session, experiment_id, attempt)
+    part = cluster.log(job, begin or 0, MOST_COPIED_BYTES)
+    if part is None:
+        return store(db, experiment_id, attempt, LogPart(begin or 0, b""), ended=True)
+    with db.read() as session:
+        share = share_of(session, experiment_id, attempt, part, begin)
+    # Where its own mark was found, what lies before is others'.
+    is_joined = begin is not None and share.part.first_byte == part.first_byte
+    left_out = max(0, part.first_byte - (begin or 0)) if is_joined else 0
     # Whether it was over was read before the log, so what an ended job printed is all in it.
-    ended = text is None or share.is_over or is_over
-    told = (text or "")[: share.end]
-    return store(db, experiment_id, attempt, told, ended=ended, first_character=share.begin)
+    return store(db, experiment_id, attempt, share.part, left_out=left_out, ended=share.is_over or is_over)
 
 
 def store(
-    db: Database, experiment_id: str, attempt: int, text: str, *, ended: bool, first_character: int = 0
+    db: Database, experiment_id: str, attempt: int, part: LogPart, *, ended: bool, left_out: int = 0
 ) -> bool:
     """Adds what is new of a log; any number of processes may do so at once.
 
@@ -130,9 +139,9 @@ def store(
         db: The database.
         experiment_id: Whose.
         attempt: Which start of its job.
-        text: The log from its beginning, as far as there is one.
+        part: The log's end as far as it is the experiment's; what is there already may be in it.
         ended: Whether it will not grow.
-        first_character: What comes before is not this experiment's.
+        left_out: Bytes of it just before, which can't be had any more.
 
     Returns:
         Whether anything changed.
@@ -143,28 +152,32 @@ def store(
         head = session.get(JobLog, (experiment_id, attempt))
         if head is None:
             head = JobLog(
-                experiment_id=experiment_id, attempt=attempt, read_characters=first_character, first_byte=0, end_byte=0,
+                experiment_id=experiment_id, attempt=attempt, read_bytes=part.first_byte, first_byte=0, end_byte=0,
                 is_complete=False, copied_at=now(session),
             )  # fmt: skip
             session.add(head)
             session.flush()
+        elif head.read_bytes >= part.first_byte:
+            left_out = 0  # another process was quicker
         if head.is_complete:
             return False
-        head.read_characters = max(head.read_characters, first_character)
-        new = text[head.read_characters :]
-        if not ended and len(new) <= PART_BYTES:
-            new = new[: new.rfind("\n") + 1]  # half a line may be half a secret
-        head.read_characters += len(new)
-        data = scrubbed(new).encode()
-        if not data and not ended:
+        head.read_bytes = max(head.read_bytes, part.first_byte)
+        new = part.data[head.read_bytes - part.first_byte :]
+        if left_out and b"\n" in new:  # the rest of a line may be the rest of a secret
+            rest = new.index(b"\n") + 1
+            new, left_out, head.read_bytes = new[rest:], left_out + rest, head.read_bytes + rest
+        if not ended:
+            whole_lines = new.rfind(b"\n") + 1  # half a line may be half a secret
+            new = new[:whole_lines] if whole_lines or len(new) <= PART_BYTES else new
+        head.read_bytes += len(new)
+        data = scrubbed(storable(new.decode(errors="replace"))).encode()
+        if not data and not ended and not left_out:
             return False
         # Of a burst that is longer than what is kept, the beginning needn't be written first.
-        skipped = max(0, len(data) - KEPT_BYTES)
-        if skipped:
-            session.execute(delete(JobLogPart).where(*_of(experiment_id, attempt)))
-            head.end_byte += skipped
-            head.first_byte = head.end_byte
-        _append(session, head, data[skipped:])
+        too_much = max(0, len(data) - MOST_COPIED_BYTES)
+        if left_out + too_much:
+            _leave_out(session, head, left_out + too_much)
+        _append(session, head, data[too_much:])
         head.is_complete, head.copied_at = ended, now(session)
         return True
 
@@ -249,6 +262,15 @@ def _piece(
             part.data[max(0, begin - part.start_byte) : max(0, stop - part.start_byte)] for part in parts
         )
     return LogPiece(head.attempt, begin, data, head.first_byte, head.end_byte, head.is_complete)
+
+
+def _leave_out(session: Session, head: JobLog, count: int) -> None:
+    """Goes on behind bytes that are not kept, and says so in their place."""
+    session.execute(delete(JobLogPart).where(*_of(head.experiment_id, head.attempt)))
+    said = f"[{count:,} bytes are left out here: more was printed than is copied at once]\n".encode()
+    head.end_byte += max(0, count - len(said))
+    head.first_byte = head.end_byte
+    _append(session, head, said)
 
 
 def _append(session: Session, head: JobLog, data: bytes) -> None:

@@ -13,7 +13,7 @@ from sqlalchemy import select
 from phantom_core.protocol import Reason
 from services.attempts import IngestToken, begin_attempt, begin_warm_attempt, finish, mark_starting
 from services.database import Database, now
-from services.endings import runs_left
+from services.endings import UNCOUNTED, runs_left
 from services.errors import LeaseLost
 from services.holds import Lease, held
 from services.lease_watch import NOTHING_SEEN, Watched
@@ -72,10 +72,13 @@ class FollowView:
     """Whether this attempt was given to a worker group that stood ready."""
     has_reported: bool
     """Whether the worker group of this attempt has reported."""
+    has_asked: bool
+    """Whether the job of this attempt has asked what to do, or said anything."""
     offered_at: datetime | None
     """Since when a worker group has left this attempt unanswered; None if it hasn't."""
     starts: int
-    """Attempts that count: those that reached Ray, without handovers to a group that was lost before it began."""
+    """Attempts that count: those that reached Ray, without handovers to a group that was lost before it began, and
+    without those that ended with their service."""
     handovers_lost: int
     """Those handovers."""
     now: datetime
@@ -195,6 +198,7 @@ def follow(db: Database, lease: Lease) -> FollowView:
         ).all()
         current = next((each for each in attempts if each.attempt == experiment.attempt), None)
         handed_over = [each for each in attempts if each.ray_job_id is not None]
+        counted = [each for each in handed_over if each.reason not in UNCOUNTED]
         lost = [each for each in handed_over if each.reason == Reason.GROUP_LOST]
         group = session.get(WorkerGroup, experiment.ray_job_id) if experiment.ray_job_id else None
         is_offered = (
@@ -216,8 +220,10 @@ def follow(db: Database, lease: Lease) -> FollowView:
             runs_left=runs_left(session, lease.experiment_id),
             warm=current is not None and current.warm,
             has_reported=current is not None and current.environment is not None,
+            has_asked=experiment.last_event_at is not None
+            or (current is not None and current.reached_at is not None),
             offered_at=group.since if group is not None and is_offered else None,
-            starts=len(handed_over) - len(lost),
+            starts=len(counted),
             handovers_lost=len(lost),
             now=now(session),
         )

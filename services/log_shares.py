@@ -7,25 +7,24 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from phantom_core.protocol import JOB_LOG_LINE
+from services.log_parts import LogPart
 from services.tables import ExperimentAttempt, JobLog
 
-_MARK = re.compile(rf"^.*{JOB_LOG_LINE}(?P<experiment>[a-z0-9-]+)", re.MULTILINE)
+_MARK = re.compile(rb"^.*" + JOB_LOG_LINE.encode() + rb"(?P<experiment>[a-z0-9-]+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Share:
-    """Which characters of a job's log are one experiment's."""
+    """Which bytes of a job's log are one experiment's."""
 
-    begin: int
-    """The first."""
-    end: int
-    """Behind the last so far."""
+    part: LogPart
+    """Those of what was read."""
     is_over: bool
     """Whether the log has gone on to another experiment."""
 
 
-def share_of(session: Session, experiment_id: str, attempt: int, text: str) -> Share:
-    """What of a job's log is one experiment's: its worker group may have made others before, and after.
+def began_at(session: Session, experiment_id: str, attempt: int) -> int | None:
+    """Where in its job's log an experiment's share can begin at the earliest.
 
     Rank 0 says in the log which experiment begins. That reaches the log only where Ray forwards what ranks print; the
     head that the service starts does not. Then a share begins where the log stood when the last experiment's ended.
@@ -34,31 +33,52 @@ def share_of(session: Session, experiment_id: str, attempt: int, text: str) -> S
         session: A session.
         experiment_id: Whose.
         attempt: Which start of its job.
-        text: The whole log so far.
+
+    Returns:
+        The position; None if nothing tells it, since the experiment before was deleted.
     """
-    marks = [(mark.start(), mark["experiment"]) for mark in _MARK.finditer(text)]
-    own = [place for place, experiment in marks if experiment == experiment_id]
-    begin = own[-1] if own else 0
     job = session.get(ExperimentAttempt, (experiment_id, attempt))
-    if job is not None and not job.warm:
-        begin = 0
-    elif job is not None and not own:
-        earlier = session.execute(
-            select(func.max(JobLog.read_characters))
-            .join(
-                ExperimentAttempt,
-                (ExperimentAttempt.experiment_id == JobLog.experiment_id)
-                & (ExperimentAttempt.attempt == JobLog.attempt),
-            )
-            .where(
-                ExperimentAttempt.ray_job_id == job.ray_job_id,
-                ExperimentAttempt.begun_at < job.begun_at,
-            )
-        ).scalar_one()
-        if earlier is None:
-            # Of what was deleted since, nothing is known: what is there at the first look may be all its.
-            own_log = session.get(JobLog, (experiment_id, attempt))
-            earlier = len(text) if own_log is None else own_log.read_characters
-        begin = min(earlier, len(text))
-    end = next((place for place, experiment in marks if place > begin and experiment != experiment_id), None)
-    return Share(begin, len(text) if end is None else end, end is not None)
+    if job is None or not job.warm:
+        return 0
+    earlier: int | None = session.execute(
+        select(func.max(JobLog.read_bytes))
+        .join(
+            ExperimentAttempt,
+            (ExperimentAttempt.experiment_id == JobLog.experiment_id)
+            & (ExperimentAttempt.attempt == JobLog.attempt),
+        )
+        .where(ExperimentAttempt.ray_job_id == job.ray_job_id, ExperimentAttempt.begun_at < job.begun_at)
+    ).scalar_one()
+    return earlier
+
+
+def read_up_to(session: Session, experiment_id: str, attempt: int) -> int | None:
+    """Where what is new of an experiment's share begins; None as for `began_at`."""
+    log = session.get(JobLog, (experiment_id, attempt))
+    began = began_at(session, experiment_id, attempt)
+    return began if log is None else max(log.read_bytes, began or 0)
+
+
+def share_of(session: Session, experiment_id: str, attempt: int, part: LogPart, begin: int | None) -> Share:
+    """What of a part of a job's log is one experiment's: its worker group may have made others before, and after.
+
+    Args:
+        session: A session.
+        experiment_id: Whose.
+        attempt: Which start of its job.
+        part: What was read.
+        begin: Where the share begins at the earliest; None if nothing tells it.
+    """
+    marks = [
+        (part.first_byte + mark.start(), mark["experiment"].decode()) for mark in _MARK.finditer(part.data)
+    ]
+    own = [place for place, experiment in marks if experiment == experiment_id]
+    job = session.get(ExperimentAttempt, (experiment_id, attempt))
+    if job is not None and job.warm and own:
+        begin = own[-1]
+    elif begin is None:
+        begin = part.end_byte
+    begin = min(max(begin, part.first_byte), part.end_byte)
+    end = next((place for place, experiment in marks if place >= begin and experiment != experiment_id), None)
+    data = part.data[begin - part.first_byte : None if end is None else end - part.first_byte]
+    return Share(LogPart(begin, data), end is not None)

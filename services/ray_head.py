@@ -1,7 +1,9 @@
 """A Ray head that the service starts for itself, owns and ends: on loopback, with a token.
 
 `ray stop` would end every Ray on the machine, so this ends the processes that it started and no others. A
-head that outlived a killed service is found again through `head.json` and adopted, with its jobs.
+head that outlived a killed service is found again through `head.json` and adopted, with its jobs; so is one that
+another service has started in the same folder. The last service that leaves ends it (`head_use.py`), and `head.json`
+says so until what ran there has been told of it.
 """
 
 import logging
@@ -20,8 +22,10 @@ from typing import Self
 
 import psutil
 
+from phantom_core.protocol import CHECKPOINT_FOLDER
 from services.cluster import ClusterError
 from services.head_records import MARK, HeadRecord, known, recorded
+from services.head_use import HeadUse
 from services.processes import adopting_orphans, end, family, sessions_of
 
 log = logging.getLogger(__name__)
@@ -34,19 +38,39 @@ TEMP_PREFIX = "ghostwatt-"
 TEMP_PARENT = Path("/tmp")  # noqa: S108 (made by mkdtemp; a longer path has no room for Ray's sockets)
 OBJECT_STORE_BYTES = 200_000_000
 """Nothing large goes through Ray's object store; its default would take 30 % of the memory."""
+NOT_WAITED_FOR = "the Ray head was not waited for: the service is ending"
 
 
 class RayHeadError(ClusterError):
     """The head did not come up; the message says what was seen."""
 
 
-class RayHead:
-    """Starts or adopts a head on entry, ends it on exit."""
+def _nobody_to_tell(_address: str) -> None:
+    """What ran on the head is nobody's."""
 
-    def __init__(self, folder: Path, *, startup_deadline_s: float = STARTUP_DEADLINE_S) -> None:
-        """Args: folder for token, log and record; seconds that the head may take to come up."""
+
+class RayHead:
+    """Starts or adopts a head on entry; on exit it ends it, unless another service uses it."""
+
+    def __init__(
+        self,
+        folder: Path,
+        tell_ended: Callable[[str], object] = _nobody_to_tell,
+        *,
+        startup_deadline_s: float = STARTUP_DEADLINE_S,
+    ) -> None:
+        """Args.
+
+        folder: Where token, log, record and locks lie.
+        tell_ended: Called with the address of a head that a service has ended in order, as soon as all that ran there
+            is over: by that service, or if it can't, by the next before it starts another head. May raise, and is then
+            called again.
+        startup_deadline_s: Seconds that the head may take to come up.
+        """
         self._folder = folder
+        self._tell_ended = tell_ended
         self._startup_deadline_s = startup_deadline_s
+        self._use = HeadUse(folder)
         self._record: HeadRecord | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -71,14 +95,19 @@ class RayHead:
             RayHeadError: It ended, or did not answer in time, or waiting was cancelled.
         """
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        record = recorded(self._record_file)
-        if record is not None:
-            if self._adoptable(record, cancelled):
-                log.info("adopted the Ray head at %s", record.address)
-                self._write(record)
-                return
-            self._end(record)
-        self._launch(cancelled)
+        if not self._use.begin(cancelled):
+            raise RayHeadError(NOT_WAITED_FOR)
+        with self._use.alone(cancelled) as is_alone:
+            if not is_alone:
+                raise RayHeadError(NOT_WAITED_FOR)
+            record = recorded(self._record_file)
+            if record is not None:
+                if not record.is_ended and self._adoptable(record, cancelled):
+                    log.info("adopted the Ray head at %s", record.address)
+                    self._write(record)
+                    return
+                self._end(record)
+            self._launch(cancelled)
 
     def alive(self) -> bool:
         """Whether the head's leading process lives."""
@@ -86,17 +115,24 @@ class RayHead:
             self._process.poll()
         return self._record is not None and self._record.is_living
 
-    def stop(self) -> None:
-        """Ends the head and everything that runs on it; safe to call twice."""
-        if self._record is not None:
-            self._end(self._record)
-            self._record = None
-        if self._process is not None:
-            try:
-                self._process.wait(timeout=5)
-            except subprocess.TimeoutExpired:
-                log.warning("process %d of the Ray head does not end", self._process.pid)
-            self._process = None
+    def stop(self) -> bool:
+        """Leaves the head, and ends it with everything that runs on it if no other service uses it; safe to call twice.
+
+        Returns:
+            Whether it was ended.
+        """
+        try:
+            record = recorded(self._record_file) if self._use.is_last() else None
+            if record is None:
+                return False
+            # Written first: should this process be killed meanwhile, the next one must know why the jobs are gone.
+            self._write(replace(record, is_ended=True))
+            self._end(replace(record, is_ended=True))
+            self._reap()
+            return True
+        finally:
+            self._record = self._process = None
+            self._use.end()
 
     def __enter__(self) -> Self:
         self.start()
@@ -128,7 +164,7 @@ class RayHead:
             if self._answers(record.address):
                 return True
             if cancelled():
-                raise RayHeadError("the Ray head was not waited for: the service is ending")
+                raise RayHeadError(NOT_WAITED_FOR)
             if time.monotonic() > end_at:
                 return False
             time.sleep(0.2)
@@ -160,7 +196,10 @@ class RayHead:
             self._write(replace(record, leader=known(self._process.pid)))
             self._wait_until_ready(address, cancelled)
         except BaseException:
-            self.stop()
+            assert self._record is not None
+            self._end(self._record)
+            self._record = None
+            self._reap()
             raise
 
     def _environment(self, mark: str, temp_dir: str) -> dict[str, str]:
@@ -174,6 +213,8 @@ class RayHead:
             MARK: mark,
             # What jobs leave behind when they are killed goes with the head.
             "TMPDIR": temp_dir,
+            # What another attempt goes on from must not: that may run on the next head.
+            CHECKPOINT_FOLDER: str(self._folder),
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN_PATH": str(self._token_file),
             # Despite its name it means: this is a cluster of one machine, use the loopback address alone.
@@ -198,7 +239,7 @@ class RayHead:
             if self._answers(address):
                 return
             if cancelled():
-                raise RayHeadError("the Ray head was not waited for: the service is ending")
+                raise RayHeadError(NOT_WAITED_FOR)
             time.sleep(0.2)
         raise RayHeadError(
             f"the Ray head did not answer within {self._startup_deadline_s:.0f} s: {self._log_tail()}"
@@ -224,7 +265,16 @@ class RayHead:
         except OSError as error:
             return str(error)
 
+    def _reap(self) -> None:
+        if self._process is not None:
+            try:
+                self._process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                log.warning("process %d of the Ray head does not end", self._process.pid)
+            self._process = None
+
     def _end(self, record: HeadRecord) -> None:
+        """Ends a head's processes, forgets it, and says so first if that was in order."""
         leader = record.process()
         stuck: list[psutil.Process] = []
         sessions: frozenset[int] = frozenset()
@@ -239,6 +289,8 @@ class RayHead:
         temp_dir = Path(record.temp_dir)
         if temp_dir.name.startswith(TEMP_PREFIX) and temp_dir.parent == TEMP_PARENT:
             shutil.rmtree(temp_dir, ignore_errors=True)
+        if record.is_ended:
+            self._tell_ended(record.address)
         self._record_file.unlink(missing_ok=True)
 
 

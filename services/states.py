@@ -8,7 +8,8 @@ Terminal is final. `running` means that the worker group reported, not that Ray 
                  queued -> skipped | cancelled
 
 An infrastructure fault may bring an experiment back to `leased` for another attempt, and with it its
-running runs back to `queued`; a dispatcher that can't start an experiment gives it back to `queued`.
+running runs back to `queued`; a dispatcher that can't start an experiment gives it back to `queued`, and so does one
+that is told to end and ends the head that ran its job (by way of `leased`).
 """
 
 from collections.abc import Mapping

@@ -19,8 +19,9 @@ from phantom_core.protocol import (
     NextAnswer,
     NextRequest,
     PowerSamples,
+    ServiceAddresses,
 )
-from services import assignments, group_calls
+from services import assignments, group_calls, heartbeats
 from services.keys import Caller
 from services.point_batches import read
 from services.point_writes import Sent
@@ -43,6 +44,12 @@ def assignment(job: JobDependency, experiment_id: ExperimentId, context: Context
     """The plan and the runs that are still to be made."""
     of_experiment(job, experiment_id)
     return answer(assignments.assignment(context.database, experiment_id, context.settings.data_roots))
+
+
+@router.get("/services", response_model=ServiceAddresses, openapi_extra=needs("ingest"))
+def services(_job: JobDependency, context: ContextDependency) -> Response:
+    """Where the services of the database are that live now: a job may tell any of them what it has to tell."""
+    return answer(ServiceAddresses(urls=heartbeats.service_urls(context.database)))
 
 
 def events(request: Request, job: JobDependency, body: RawBody, context: ContextDependency) -> Response:

@@ -5,7 +5,15 @@ it is sent. Times are UTC. Floats may be NaN or infinite and travel as the strin
 and `-Infinity`, since JSON has no numbers for them.
 """
 
-from phantom_core.protocol.assignments import JOB_LOG_LINE, AssignedRun, Assignment, JobVariable, MadeRun
+from phantom_core.protocol.assignments import (
+    CHECKPOINT_FOLDER,
+    JOB_LOG_LINE,
+    AssignedRun,
+    Assignment,
+    JobVariable,
+    MadeRun,
+    ServiceAddresses,
+)
 from phantom_core.protocol.devices import BoardState, DeviceInfo, RankInfo
 from phantom_core.protocol.events import EVENT_ADAPTER, SAMPLER_SOURCE, Event, EventBatch, Payload
 from phantom_core.protocol.experiment_events import Alive, ExperimentFinished, ExperimentStarted, Progress
@@ -15,6 +23,7 @@ from phantom_core.protocol.series import BoardStates, MetricPoint, Metrics, Powe
 from phantom_core.protocol.words import Exchange, Method, Phase, Reason, RunOutcome, Scope, StepMode, Wire
 
 __all__ = [
+    "CHECKPOINT_FOLDER",
     "EVENT_ADAPTER",
     "JOB_LOG_LINE",
     "SAMPLER_SOURCE",
@@ -50,6 +59,7 @@ __all__ = [
     "RunStarted",
     "SamplerEnded",
     "Scope",
+    "ServiceAddresses",
     "StepMode",
     "Window",
     "Wire",

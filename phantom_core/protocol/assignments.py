@@ -8,12 +8,17 @@ from phantom_core.protocol.words import Wire
 JOB_LOG_LINE = "ghostwatt: making "
 """With an experiment's id, the line of a job's log from which on the log is that experiment's."""
 
+CHECKPOINT_FOLDER = "GHOSTWATT_CHECKPOINT_FOLDER"
+"""Variable that may name the folder for checkpoints on a host: one that outlives the head that the service starts."""
+
 
 class JobVariable(StrEnum):
     """What the service tells a job through its environment."""
 
     SERVICE_URL = "GHOSTWATT_SERVICE_URL"
     """Whom to report to."""
+    SERVICE_URLS = "GHOSTWATT_SERVICE_URLS"
+    """Addresses of all of the database's services that lived then, separated by blanks; may be empty."""
     EXPERIMENT_ID = "GHOSTWATT_EXPERIMENT_ID"
     """The experiment that the job was started for."""
     INGEST_TOKEN = "GHOSTWATT_INGEST_TOKEN"  # noqa: S105 (the variable's name, not a token)
@@ -67,3 +72,12 @@ class Assignment(Wire):
     """What was made before, for deciding how many rounds are needed."""
     data_roots: tuple[str, ...] = ()
     """Folders under which a `file` task's path may lie."""
+    service_urls: tuple[str, ...] = ()
+    """Addresses of the services that live now: any of them takes what the job has to tell."""
+
+
+class ServiceAddresses(Wire):
+    """The services that live now; `GET /internal/v1/services`."""
+
+    urls: tuple[str, ...]
+    """Base addresses, the one heard last first."""

@@ -27,6 +27,7 @@ from benchmarks.hostile_cases import (
 )
 from phantom_core.protocol import Assignment
 from services import job_logs, leases
+from services.log_parts import LogPart
 from services.settings import Settings
 from tests.api.serving import FakeBackground, Service, running
 from tests.services.simulated_job import SimulatedJob
@@ -182,7 +183,7 @@ def job(service: Service) -> tuple[str, Any]:
 
     simulated = SimulatedJob(Assignment.model_validate_json(assignment.content))
     run = simulated.assignment.runs[0]
-    job_logs.store(service.database, lease.experiment_id, 1, "line\n" * 1_000, ended=False)
+    job_logs.store(service.database, lease.experiment_id, 1, LogPart(0, b"line\n" * 1_000), ended=False)
     events = [*simulated.started(), *simulated.run(run)][:12]
     return token, json.loads(simulated.batch(events).model_dump_json())
 

@@ -3,6 +3,7 @@
 import pytest
 
 from services import job_logs
+from services.log_parts import LogPart
 from tests.api.serving import Service
 from tests.services.simulated_job import begun
 
@@ -12,7 +13,7 @@ TEXT = "".join(f"line {number:05d}\n" for number in range(20_000))
 @pytest.fixture(scope="module")
 def path(service: Service) -> str:
     identifier, _, _ = begun(service.database)
-    job_logs.store(service.database, identifier, 1, TEXT, ended=False)
+    job_logs.store(service.database, identifier, 1, LogPart(0, TEXT.encode()), ended=False)
     return f"/v1/experiments/{identifier}/log"
 
 
@@ -70,7 +71,7 @@ def test_what_can_not_be_asked_is_refused(service: Service, path: str, query: st
 def test_never_more_than_a_mebibyte(service: Service) -> None:
     identifier, _, _ = begun(service.database)
     text = ("z" * 99 + "\n") * 40_000
-    job_logs.store(service.database, identifier, 1, text, ended=True)
+    job_logs.store(service.database, identifier, 1, LogPart(0, text.encode()), ended=True)
     path = f"/v1/experiments/{identifier}/log"
     answer = service.http.get(path, headers={"Range": "bytes=0-"})
     assert len(answer.content) == 1_048_576
@@ -84,7 +85,7 @@ def test_a_run_has_the_log_of_its_job(service: Service) -> None:
     refused = service.http.get(f"/v1/runs/{run}/log")
     assert refused.status_code == 404
     assert "no job of it has begun" in refused.json()["detail"]
-    job_logs.store(service.database, identifier, 1, "hello\n", ended=False)
+    job_logs.store(service.database, identifier, 1, LogPart(0, b"hello\n"), ended=False)
     assert service.http.get(f"/v1/runs/{run}/log").text == "hello\n"
     assert service.http.get("/v1/runs/none/log").status_code == 404
     assert service.http.get("/v1/experiments/none/log").status_code == 404

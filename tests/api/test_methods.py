@@ -6,6 +6,7 @@ import pytest
 
 from api.routes import ROUTERS
 from services import job_logs
+from services.log_parts import LogPart
 from tests.api.serving import Service
 from tests.services.simulated_job import ran
 
@@ -13,7 +14,7 @@ from tests.services.simulated_job import ran
 @pytest.fixture(scope="module")
 def ended(service: Service) -> str:
     identifier = ran(service.database)
-    job_logs.store(service.database, identifier, 1, "a line\n", ended=True)
+    job_logs.store(service.database, identifier, 1, LogPart(0, b"a line\n"), ended=True)
     return identifier
 
 

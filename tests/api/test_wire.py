@@ -14,6 +14,7 @@ from api.wire import Wire
 from api.wire_h11 import H11Wire
 from api.wire_llhttp import LlhttpWire
 from services import job_logs
+from services.log_parts import LogPart
 from services.settings import Settings
 from tests.api.serving import FakeBackground, Service, running
 from tests.services.simulated_job import begun
@@ -157,7 +158,7 @@ def test_a_second_request_of_a_connection_has_its_own_time(service: Service) -> 
 
 def test_whoever_reads_no_more_is_cut_off(service: Service) -> None:
     identifier, _, _ = begun(service.database)
-    job_logs.store(service.database, identifier, 1, ("y" * 79 + "\n") * 20_000, ended=False)
+    job_logs.store(service.database, identifier, 1, LogPart(0, (b"y" * 79 + b"\n") * 20_000), ended=False)
     ask = (
         f"GET /v1/experiments/{identifier}/log HTTP/1.1\r\nHost: localhost\r\nRange: bytes=0-1048575\r\n\r\n"
     ).encode()

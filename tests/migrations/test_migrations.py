@@ -35,6 +35,7 @@ from services import (
 from services.columns import Base
 from services.database import Database
 from services.errors import DatabaseError
+from services.log_parts import LogPart
 from services.mishaps import Mishaps
 from services.tables import BoardStateBlock, Device
 from tests.services.rows import snapshot
@@ -50,7 +51,7 @@ def fill(database: Database) -> None:
     """Puts rows into every table."""
     ran(database, spec(tags={"team": "a"}), {"phantom": Figures(power_mw=60_000.0)})
     underway, _, _ = begun(database)
-    job_logs.store(database, underway, 1, "a line\n", ended=False)
+    job_logs.store(database, underway, 1, LogPart(0, b"a line\n"), ended=False)
     experiments.submit(database, spec(), idempotency_key="k")
     keys.create(database, "mine", [keys.Scope.READ])
     switches.pause_queue(database, "maintenance")

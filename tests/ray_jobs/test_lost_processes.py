@@ -7,6 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from phantom_core.protocol import CHECKPOINT_FOLDER
 from phantom_core.signs import SIGN_S
 from ray_jobs.sealed_files import TENSORS, UNFINISHED
 from tests.ray_jobs.short_experiments import SHORT, longer
@@ -111,7 +112,7 @@ def test_ranks_that_live_and_wait_for_one_at_a_disk_that_hangs_are_ended_and_say
     identifier = service.submit(longer(2 * step, step, name="a disk that hangs", resources=resources))
     (run,) = service.get(f"/v1/experiments/{identifier}/runs")["items"]
     head, *_ = service.processes("raylet")
-    folder = Path(head.environ()["TMPDIR"]) / "ghostwatt-checkpoints" / identifier
+    folder = Path(head.environ()[CHECKPOINT_FOLDER]) / "ghostwatt-checkpoints" / identifier
     pipe = folder / f"{run['id']}.rank-1.{step}{TENSORS}{UNFINISHED}"
     # Not before training: what lies there when a run begins anew is removed.
     evaluated = "SELECT 1 FROM windows WHERE experiment_id = ? AND phase = 'evaluation'"

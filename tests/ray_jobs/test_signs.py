@@ -11,6 +11,7 @@ from phantom_core.protocol import EVENT_ADAPTER, Alive, Assignment, Event
 from phantom_core.spec import ExperimentSpec
 from ray_jobs import signs
 from ray_jobs.environment import JobEnvironment
+from ray_jobs.service import Service as ReachedService
 from ray_jobs.signs import STRAIGHT_SOURCE, Signs
 from tests.ray_jobs.short_experiments import SHORT
 
@@ -25,8 +26,8 @@ class Service:
         self.is_away = False
         self.status = 200
 
-    def post(self, _client: httpx.Client, job: JobEnvironment, events: Sequence[Event]) -> httpx.Response:
-        assert job == JOB
+    def post(self, service: ReachedService, experiment_id: str, events: Sequence[Event]) -> httpx.Response:
+        assert (service.urls, experiment_id) == (JOB.urls, JOB.experiment_id)
         if self.is_away:
             raise httpx.ConnectError("nobody answers")
         self.events += events

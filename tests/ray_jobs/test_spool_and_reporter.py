@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from phantom_core.protocol import EVENT_ADAPTER, MetricPoint, Metrics, Progress
-from ray_jobs.environment import JobEnvironment, JobError
-from ray_jobs.reporter import Reporter, fetch_assignment
+from ray_jobs.environment import GroupEnvironment, JobEnvironment, JobError
+from ray_jobs.reporter import Reporter, fetch_assignment, open_service
 from ray_jobs.spool import Spool
+from tests.running import wait_until
 
 
 class FakeService:
@@ -24,6 +25,10 @@ class FakeService:
         self.answers: list[int] = []
         self.bodies: list[dict[str, Any]] = []
         self.tokens: set[str | None] = set()
+        self.living: dict[str, list[str]] = {}
+        """What it says of services that live."""
+        self.location: str | None = None
+        """Where it sends whoever asks."""
 
     @property
     def received(self) -> list[tuple[str, int]]:
@@ -42,13 +47,17 @@ def serving(service: FakeService) -> Iterator[str]:
             self._answer(status)
 
         def do_GET(self) -> None:
-            self._answer(service.answers.pop(0) if service.answers else 200)
+            service.tokens.add(self.headers["Authorization"])
+            told = service.living if self.path == "/internal/v1/services" else {}
+            self._answer(service.answers.pop(0) if service.answers else 200, json.dumps(told).encode())
 
-        def _answer(self, status: int) -> None:
+        def _answer(self, status: int, body: bytes = b"{}") -> None:
             self.send_response(status)
-            self.send_header("Content-Length", "2")
+            if service.location is not None:
+                self.send_header("Location", service.location)
+            self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(b"{}")
+            self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
             pass
@@ -124,6 +133,82 @@ def test_a_void_token_ends_sending_with_the_reason(tmp_path: Path) -> None:
             assert reporter.refused is not None
             assert "401" in reporter.refused
     assert service.received == []
+
+
+def test_a_job_goes_on_to_the_next_service_when_its_own_is_gone_and_stays_there(tmp_path: Path) -> None:
+    gone, away, other = (FakeService() for _ in range(3))
+    away.answers = [503]
+    with serving(away) as away_url, serving(other) as other_url, Spool(tmp_path, "r", "exp-1", 1) as spool:
+        with serving(gone) as gone_url:
+            own = job(gone_url).knowing([away_url, other_url])
+            with Reporter(own, tmp_path, interval_s=60) as reporter:
+                spool.emit(progress(1))
+                assert reporter.drain(10)
+        with Reporter(own, tmp_path, interval_s=60) as reporter:
+            for number in (2, 3):
+                spool.emit(progress(number))
+                assert reporter.drain(10)
+    assert [service.received for service in (gone, away, other)] == [[("r", 0)], [], [("r", 1), ("r", 2)]]
+
+
+def test_another_program_at_a_dead_service_s_address_refuses_for_nobody(tmp_path: Path) -> None:
+    stranger, other = FakeService(), FakeService()
+    stranger.answers = [404]
+    with serving(stranger) as url, serving(other) as other_url, Spool(tmp_path, "r", "exp-1", 1) as spool:
+        spool.emit(progress(1))
+        with Reporter(job(url).knowing([other_url]), tmp_path, interval_s=60) as reporter:
+            assert reporter.drain(10)
+            assert reporter.refused is None
+    assert other.received == [("r", 0)]
+
+
+def test_a_reporter_hears_which_services_live_and_forgets_none(tmp_path: Path) -> None:
+    first, second = FakeService(), FakeService()
+    with serving(second) as second_url, Spool(tmp_path, "r", "exp-1", 1) as spool:
+        with serving(first) as first_url:
+            first.living = {"urls": [second_url]}
+            with Reporter(job(first_url), tmp_path, interval_s=0.01, refresh_s=0.01) as reporter:
+                wait_until(lambda: second_url in reporter.urls, 10, "the second one's address")
+        spool.emit(progress(1))
+        with Reporter(job(first_url).knowing(reporter.urls), tmp_path, interval_s=60) as reporter:
+            assert reporter.drain(10)
+            assert set(reporter.urls) == {first_url, second_url}
+    assert second.received == [("r", 0)]
+
+
+def test_the_token_goes_to_no_address_that_the_service_has_not_told(tmp_path: Path) -> None:
+    service, stranger = FakeService(), FakeService()
+    with serving(service) as url, serving(stranger) as elsewhere, Spool(tmp_path, "r", "exp-1", 1) as spool:
+        service.location, service.answers = elsewhere, [307] * 1_000
+        spool.emit(progress(1))
+        with Reporter(job(url), tmp_path, interval_s=60) as reporter:
+            assert not reporter.drain(0.2)
+        with pytest.raises(JobError, match="307"):
+            fetch_assignment(job(url), deadline_s=0)
+    assert service.tokens == {"Bearer secret"}
+    assert stranger.tokens == set()
+
+
+def test_addresses_of_services_reach_a_job_and_its_ranks_by_the_environment() -> None:
+    own = job("http://a:1").knowing(["http://b:2/", "http://a:1"])
+    assert own.urls == ("http://a:1", "http://b:2")
+    assert JobEnvironment.read(own.variables()).urls == own.urls
+    group = GroupEnvironment("http://a:1", "exp-1", "t").knowing(own.urls)
+    assert GroupEnvironment.read(group.variables()).urls == own.urls
+    assert JobEnvironment.read(job("http://a:1").variables()).urls == ("http://a:1",)
+    many = own.knowing(f"http://c:{port}" for port in range(100))
+    assert len(many.urls) == 16
+    assert many.urls[0] == "http://a:1"
+
+
+@pytest.mark.parametrize("loopback", ["http://127.0.0.1:8411", "http://localhost:8411", "http://[::1]:8411"])
+def test_another_host_s_loopback_is_nobody_s_address(loopback: str) -> None:
+    """Whoever listens there on the job's host is no service."""
+    assert job("http://a:1").knowing([loopback, "http://b:2"]).urls == ("http://a:1", "http://b:2")
+    with open_service(job("http://a:1"), 1.0) as service:
+        service.learn([loopback, "http://b:2"])
+        assert service.urls == ("http://a:1", "http://b:2")
+    assert job("http://127.0.0.1:1").knowing([loopback]).urls == ("http://127.0.0.1:1", loopback)
 
 
 def test_a_line_still_being_written_waits_for_its_end(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from services import assignments, experiments, group_calls, leases
 from services.cluster import Cluster, ClusterRefused, ClusterUnreachable, JobState, JobStatus
 from services.database import Database
 from services.following import Follower, job_id
+from services.log_parts import LogPart
 from services.settings import Settings
 from services.tables import Experiment
 from services.views import ExperimentDetail
@@ -28,6 +29,7 @@ class FakeCluster:
         self.jobs: dict[str, JobStatus] = {}
         self.tokens: dict[str, str] = {}
         self.group_tokens: dict[str, str] = {}
+        self.environments: dict[str, dict[str, str]] = {}
         self.submitting: list[Exception | None] = []
         self.asking: list[Exception | None] = []
         self.stopping: list[Exception | None] = []
@@ -41,6 +43,7 @@ class FakeCluster:
     def submit(self, job: str, *, python: str, environment: dict[str, str], name: str) -> None:
         assert set(environment) == set(JobVariable)
         self.submitted.append(job)
+        self.environments[job] = environment
         error = self.submitting.pop(0) if self.submitting else None
         if error is None and job in self.jobs:
             error = ClusterRefused("the id is in use")
@@ -63,8 +66,8 @@ class FakeCluster:
             raise error
         self.stopped.append(job)
 
-    def log(self, job: str) -> str | None:
-        return self.printed
+    def log(self, job: str, first_byte: int = 0, most: int = 0) -> LogPart | None:
+        return LogPart(0, self.printed.encode(errors="surrogatepass"))
 
     def capacity(self) -> Capacity:
         return self.has

@@ -16,6 +16,7 @@ from services.cluster import (
     ClusterUnreachable,
     JobStatus,
 )
+from services.log_parts import LogPart, end_of_json
 
 JOB = "exp-1"
 
@@ -245,14 +246,35 @@ def test_a_list_of_nodes_that_cannot_be_read_is_an_error(
         cluster.capacity()
 
 
-def test_a_log_is_text_that_every_database_takes_and_an_error_if_it_cannot_be_had(
-    ray: FakeRay, cluster: Cluster
-) -> None:
-    ray.says(200, {"logs": "the end\x00"})
-    assert cluster.log(JOB) == "the end\ufffd"
+def test_a_log_s_end_comes_in_pieces_of_json_however_it_is_cut() -> None:
+    text = "x" * 40 + '\\u d83d \\ud83d \U0001f600\n"\x00é' * 20
+    for body in (json.dumps({"logs": text}), json.dumps({"logs": text}, ensure_ascii=False)):
+        told = body.encode()
+        for size in (1, 2, 3, 7, 64, len(told)):
+            chunks = [told[begin : begin + size] for begin in range(0, len(told), size)]
+            for most in (1, 10, 10_000):
+                part = end_of_json(chunks, 0, most)
+                assert part is not None
+                assert part.data == text.encode()[-most:]
+                assert part.end_byte == len(text.encode())
+            last = end_of_json(chunks, len(text.encode()) - 3, 100)
+            assert last == LogPart(len(text.encode()) - 3, text.encode()[-3:])
+            assert end_of_json(chunks, 10**6, 100) == LogPart(len(text.encode()), b"")
+    assert end_of_json([b'{"logs": "half'], 0, 10) is None
+    assert end_of_json([b"<html>"] * 1_000, 0, 10) is None
+
+
+def test_a_log_that_cannot_be_had_is_an_error(ray: FakeRay, cluster: Cluster) -> None:
+    ray.says(200, {"status": "RUNNING", "logs": "the end"})
+    with pytest.raises(ClusterError, match="without the log"):
+        cluster.log(JOB)
+    ray.says(200, {"logs": "the end"})
+    assert cluster.log(JOB) == LogPart(0, b"the end")
     ray.says(500, b"no agent")
     with pytest.raises(ClusterError):
         cluster.log(JOB)
+    ray.says(404, f"Job {JOB} does not exist".encode())
+    assert cluster.log(JOB) is None
 
 
 def test_a_cluster_that_is_not_there_answers_nothing_and_holds_nothing() -> None:

@@ -9,15 +9,15 @@ import pytest
 from sqlalchemy import select, update
 
 from phantom_core.capacity import Capacity
-from phantom_core.protocol import ExperimentFinished, Reason
-from services import experiments, following, keys, leases
+from phantom_core.protocol import ExperimentFinished, JobVariable, Reason
+from services import experiments, following, heartbeats, keys, leases
 from services.cluster import Cluster, ClusterError, ClusterRefused, JobState
 from services.columns import Base
 from services.database import Database, now
 from services.errors import KeyRefused
 from services.following import job_id
 from services.keys import Scope
-from services.tables import Experiment
+from services.tables import Experiment, Heartbeat
 from tests.services.following_bench import UNREACHABLE, Bench, FakeCluster
 from tests.services.simulated_job import deliver, spec
 
@@ -382,6 +382,52 @@ def test_waiting_for_boards_ends_at_the_scheduling_deadline(
     assert not bench.step()
     assert bench.ended_as == ("failed", Reason.SCHEDULING_DEADLINE)
     assert "50 s" in (bench.experiment.message or "")
+
+
+def test_a_job_that_runs_and_reaches_no_service_is_tried_again_and_its_end_says_so(
+    sqlite_database: Database, tmp_path: Path
+) -> None:
+    bench = Bench(sqlite_database, tmp_path, spec(resources={"scheduling_deadline_s": 50}))
+    for attempt in (1, 2):
+        assert bench.step()
+        bench.ray_says("RUNNING", attempt=attempt)
+        assert bench.step()
+        bench.ages_while_followed(51)
+        assert bench.step()
+        bench.ray_says("STOPPED", attempt=attempt)
+        assert bench.step() is (attempt == 1)
+    assert bench.ended_as == ("failed", Reason.SERVICE_UNREACHED)
+    message = bench.experiment.message or ""
+    assert "its job runs" in message
+    assert f"GHOSTWATT_SERVICE_URL = {bench.settings.service_url}" in message
+    assert [each.reason for each in bench.experiment.attempts] == [Reason.SERVICE_UNREACHED, None]
+
+
+def test_a_job_that_has_asked_and_whose_ranks_wait_for_boards_is_not_said_to_reach_nobody(
+    sqlite_database: Database, tmp_path: Path
+) -> None:
+    bench = Bench(sqlite_database, tmp_path, spec(resources={"scheduling_deadline_s": 50}))
+    assert bench.step()
+    bench.ray_says("RUNNING")
+    bench.job()
+    assert bench.step()
+    bench.ages_while_followed(51)
+    assert bench.step()
+    bench.ray_says("STOPPED")
+    assert not bench.step()
+    assert bench.ended_as == ("failed", Reason.SCHEDULING_DEADLINE)
+
+
+def test_a_job_is_told_of_every_service_that_lives(bench: Bench) -> None:
+    heartbeats.beat(bench.db, "other", {"service_url": "http://other:8411"})
+    heartbeats.beat(bench.db, "older", {})
+    heartbeats.beat(bench.db, "same", {"service_url": "http://other:8411"})
+    assert bench.step()
+    assert bench.cluster.environments[bench.id][JobVariable.SERVICE_URLS] == "http://other:8411"
+    assert bench.job().assignment.service_urls == ("http://other:8411",)
+    with bench.db.write() as session:
+        session.execute(update(Heartbeat).values(at=now(session) - timedelta(seconds=60)))
+    assert bench.job().assignment.service_urls == ()
 
 
 def test_silence_is_ended_and_tried_again(bench: Bench) -> None:

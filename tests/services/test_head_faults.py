@@ -113,16 +113,21 @@ def test_a_head_that_only_answers_errors_for_a_while_costs_nothing(bench: FaultB
 
 
 def test_of_two_services_the_living_one_takes_over_from_the_dead(bench: FaultBench) -> None:
-    """Jobs report to the address of both, as behind a proxy; here that of the one that lives."""
-    bench.service_url = f"http://127.0.0.1:{bench.port_of('b')}"
-    bench.start("a", GHOSTWATT_RAY_MAX_ACTIVE="2")
-    bench.start("b", GHOSTWATT_RAY_MAX_ACTIVE="6")
+    """Each job reports to the service that started it, and to the other one when that is gone."""
+    bench.start("b", GHOSTWATT_RAY_MAX_ACTIVE="1")
+    bench.start("a", GHOSTWATT_RAY_MAX_ACTIVE="4")
+    resources = {"scheduling_deadline_s": 40}
     with bench.head.held("running"):
-        ids = [bench.submit(name) for name in "abab"]
+        ids = [bench.submit(name, resources=resources) for name in "aba"]
         for identifier in ids:
             bench.wait_for_state(identifier, ExperimentState.RUNNING)
-        bench.kill("a")
-    assert bench.settled(ids) == [SUCCEEDED] * 4
+        with bench.head.held("begin"):
+            starting = [bench.submit(name, resources=resources) for name in "ab"]
+            for identifier in starting:
+                bench.wait_for_state(identifier, ExperimentState.STARTING)
+            bench.kill("a")
+    ids += starting
+    assert bench.settled(ids) == [SUCCEEDED] * 5
     assert sorted(bench.started()) == sorted(ids), "nothing was started twice"
 
 

@@ -6,7 +6,8 @@ from services import deletion, experiments, job_logs, leases
 from services.cluster import Cluster, ClusterUnreachable
 from services.database import Database
 from services.errors import NotFound
-from services.job_logs import KEPT_BYTES, PART_BYTES
+from services.job_logs import KEPT_BYTES, MOST_COPIED_BYTES, PART_BYTES
+from services.log_parts import LogPart
 from services.states import ExperimentState
 from services.tables import Experiment, ExperimentAttempt
 from tests.services.simulated_job import begun, spec
@@ -31,11 +32,15 @@ class FakeCluster(Cluster):
         self.asked: list[str] = []
         self.away = False
 
-    def log(self, job_id: str) -> str | None:
+    def log(self, job_id: str, first_byte: int = 0, most: int = MOST_COPIED_BYTES) -> LogPart | None:
         self.asked.append(job_id)
         if self.away:
             raise ClusterUnreachable("gone")
-        return self.logs.get(job_id)
+        if job_id not in self.logs:
+            return None
+        told = self.logs[job_id].encode()
+        begin = min(max(first_byte, len(told) - most), len(told))
+        return LogPart(begin, told[begin:])
 
 
 def test_a_log_is_copied_line_by_line_once_and_to_its_end(database: Database) -> None:
@@ -71,9 +76,9 @@ def test_a_cluster_that_is_gone_leaves_what_was_copied(database: Database) -> No
 
 def test_two_processes_that_copy_the_same_copy_it_once(database: Database) -> None:
     identifier, _, _ = begun(database)
-    assert job_logs.store(database, identifier, 1, "one\ntwo\n", ended=False)
-    assert not job_logs.store(database, identifier, 1, "one\n", ended=False)
-    assert not job_logs.store(database, identifier, 1, "one\ntwo\n", ended=False)
+    assert job_logs.store(database, identifier, 1, LogPart(0, b"one\ntwo\n"), ended=False)
+    assert not job_logs.store(database, identifier, 1, LogPart(0, b"one\n"), ended=False)
+    assert not job_logs.store(database, identifier, 1, LogPart(0, b"one\ntwo\n"), ended=False)
     assert whole(database, identifier) == b"one\ntwo\n"
 
 
@@ -81,8 +86,8 @@ def test_secrets_are_not_kept_even_if_they_arrive_in_pieces(database: Database) 
     identifier, _, _ = begun(database)
     text = f"token gw_{'a' * 16}_{'S' * 43} of postgresql://u:hunter22@h/d\n"
     for length in range(0, len(text) + 1, 7):
-        job_logs.store(database, identifier, 1, text[:length], ended=False)
-    job_logs.store(database, identifier, 1, text, ended=True)
+        job_logs.store(database, identifier, 1, LogPart(0, text[:length].encode()), ended=False)
+    job_logs.store(database, identifier, 1, LogPart(0, text.encode()), ended=True)
     kept = whole(database, identifier)
     assert b"SSSS" not in kept
     assert b"hunter22" not in kept
@@ -94,7 +99,9 @@ def test_only_the_end_of_a_long_log_is_kept_and_positions_stay(database: Databas
     line = "x" * 1_022 + "\n"
     text = "".join(f"{number:08d} {line}" for number in range(12_000))
     for share in (0.3, 0.6, 0.601, 1.0):
-        job_logs.store(database, identifier, 1, text[: int(len(text) * share)], ended=share == 1.0)
+        job_logs.store(
+            database, identifier, 1, LogPart(0, (text[: int(len(text) * share)]).encode()), ended=share == 1.0
+        )
     piece = job_logs.end(database, identifier)
     assert piece.end_byte == len(text)
     assert KEPT_BYTES - PART_BYTES <= piece.end_byte - piece.kept_from <= KEPT_BYTES
@@ -105,21 +112,43 @@ def test_only_the_end_of_a_long_log_is_kept_and_positions_stay(database: Databas
     assert job_logs.read(database, identifier, first_byte=0, length=10).data == b""
 
 
-def test_a_burst_longer_than_what_is_kept_costs_no_more_rows(database: Database) -> None:
-    identifier, _, _ = begun(database)
-    text = ("y" * 99 + "\n") * (3 * KEPT_BYTES // 100)
-    job_logs.store(database, identifier, 1, text, ended=True)
+def test_of_a_burst_longer_than_what_is_copied_the_end_is_kept_and_how_much_is_left_out(
+    database: Database,
+) -> None:
+    identifier, lease, _ = begun(database)
+    cluster = FakeCluster({identifier: "the beginning\n"})
+    job_logs.copy_all(database, cluster)
+    lines = [f"{number:09d}\n" for number in range(2 * KEPT_BYTES // 10)]
+    cluster.logs[identifier] += "".join(lines)
+    job_logs.copy_all(database, cluster)
+    said, *kept = whole(database, identifier).decode().splitlines(keepends=True)
+    assert kept == lines[-len(kept) :]
+    left_out = len("".join(lines[: -len(kept)]))
+    assert said == f"[{left_out:,} bytes are left out here: more was printed than is copied at once]\n"
     piece = job_logs.end(database, identifier)
-    assert piece.end_byte == len(text)
+    assert piece.end_byte == len(cluster.logs[identifier]), "a byte keeps its position"
+    assert KEPT_BYTES - 3 * PART_BYTES <= piece.end_byte - piece.kept_from <= KEPT_BYTES
+    cluster.logs[identifier] += "the end\n"
+    leases.finish(database, lease, ExperimentState.CANCELLED)
+    job_logs.copy_all(database, cluster)
+    assert whole(database, identifier).endswith(b"the end\n")
+
+
+def test_a_burst_that_grows_when_it_is_made_storable_costs_no_more_rows(database: Database) -> None:
+    identifier, _, _ = begun(database)
+    job_logs.store(
+        database, identifier, 1, LogPart(0, (b"\0" * 99 + b"\n") * (KEPT_BYTES // 100)), ended=True
+    )
+    piece = job_logs.end(database, identifier)
     assert piece.end_byte - piece.kept_from <= KEPT_BYTES
-    assert job_logs.read(database, identifier, first_byte=-200, length=200).data == text[-200:].encode()
+    assert whole(database, identifier).endswith("\ufffd\n".encode())
 
 
 def test_a_log_of_each_attempt_is_kept_apart_and_goes_with_the_experiment(database: Database) -> None:
     identifier, lease, _ = begun(database)
-    job_logs.store(database, identifier, 1, "first\n", ended=False)
+    job_logs.store(database, identifier, 1, LogPart(0, b"first\n"), ended=False)
     leases.begin_attempt(database, lease)
-    job_logs.store(database, identifier, 2, "second\n", ended=False)
+    job_logs.store(database, identifier, 2, LogPart(0, b"second\n"), ended=False)
     assert job_logs.end(database, identifier).attempt == 2
     assert job_logs.read(database, identifier, 1, first_byte=0, length=10).data == b"first\n"
     leases.finish(database, lease, ExperimentState.CANCELLED)

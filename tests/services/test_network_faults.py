@@ -74,4 +74,5 @@ def test_a_job_that_never_gets_its_assignment_is_ended_at_its_deadline(bench: Fa
         bench.start()
         with network.cut():
             identifier = bench.submit(resources={"scheduling_deadline_s": 3})
-            assert bench.settled([identifier]) == [("failed", "scheduling_deadline")]
+            assert bench.settled([identifier]) == [("failed", "service_unreached")]
+            assert bench.started() == [identifier] * 2

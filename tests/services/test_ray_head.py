@@ -17,7 +17,9 @@ from pydantic import TypeAdapter
 
 from phantom_core.known_process import KnownProcess
 from services import ray_head
+from services.cluster import Cluster
 from services.head_records import MARK
+from services.log_parts import LogPart
 from services.processes import family
 from services.ray_head import RayHead, RayHeadError
 from tests.running import wait_until
@@ -67,6 +69,8 @@ def test_a_head_lives_on_loopback_behind_a_token_is_adopted_and_leaves_nothing(t
         right = {"Authorization": f"Bearer {head.token}"}
         assert httpx.get(f"{head.address}/api/jobs/", headers=right, timeout=10).json() == []
 
+        look_at_a_long_log(head, tmp_path)
+
         # Another service's start, after the first was killed: the same head, with its jobs.
         second = RayHead(folder)
         second.start()
@@ -86,6 +90,37 @@ def test_a_head_lives_on_loopback_behind_a_token_is_adopted_and_leaves_nothing(t
     assert family(None, MARK, str(told["mark"])) == set()
     assert not Path(str(told["temp_dir"])).exists()
     assert not (folder / "head.json").exists()
+
+
+def look_at_a_long_log(head: RayHead, folder: Path) -> None:
+    """A job prints more than any answer may hold: its end is there, at once, and so is any piece before it."""
+    printed = 10 * 2**20
+    script = folder / "prints"
+    script.write_text(
+        f"#!{sys.executable}\nfor number in range({printed // 10}):\n    print(f'{{number:09d}}')\nprint('the end')\n"
+    )
+    script.chmod(0o700)
+    with Cluster(head.address, head.token) as cluster, mock.patch.object(Cluster, "_whole_log") as whole:
+        cluster.submit("prints-much", python=str(script), environment={}, name="prints much")
+        wait_until(lambda: _state(cluster, "prints-much") == "SUCCEEDED", 120, "the end of the job")
+        part = cluster.log("prints-much", 0, 1_000)
+        assert part is not None
+        assert (len(part.data), part.data[-8:]) == (1_000, b"the end\n")
+        assert part.end_byte >= printed
+        assert cluster.log("prints-much", part.end_byte - 4) == LogPart(part.end_byte - 4, b"end\n")
+        assert cluster.log("prints-much", part.end_byte) == LogPart(part.end_byte, b"")
+        assert cluster.log("no-such-job") is None
+    whole.assert_not_called()
+    with (
+        Cluster(head.address, head.token) as cluster,
+        mock.patch.object(Cluster, "_log_of_node", return_value=None),
+    ):
+        assert cluster.log("prints-much", 0, 1_000) == part, "where the node can't be reached"
+
+
+def _state(cluster: Cluster, job: str) -> str | None:
+    status = cluster.status(job)
+    return None if status is None else status.state
 
 
 @pytest.fixture
