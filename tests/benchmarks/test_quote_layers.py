@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import predictions, quote_layers
+from benchmarks import predictions, quote_layers, quote_parts
 from benchmarks.attribution import with_gaps_j
 from benchmarks.figure import RESULTS, drawn
 from benchmarks.layer_rows import summarise
@@ -151,11 +151,11 @@ def test_attribution_shows_intervals_and_what_is_unknown(tmp_path: Path) -> None
     row = attributed()
     row["timeline"] = with_gaps_j(row["timeline"], path)
     failed = {"n": 4096, "arm": "tensor", "reasons": {"whole": "too large"}}
-    shown = quote_layers.attribution([row, failed])
+    shown = quote_parts.attribution([row, failed])
     # 0.25 ms at 100 W.
     assert (
         "| 4096 | phantom | 5.000 ms, 2.00 J | unknown | 1.000 [0.900, 1.100] ms, 1.00 [0.90, 1.10] J | – | – | "
-        f"2.500 ms | 0.250 ms, 0.0250 J (estimate) | {quote_layers.launches(row)}, 150 |"
+        f"2.500 ms | 0.250 ms, 0.0250 J (estimate) | {quote_parts.launches(row)}, 150 |"
     ) in shown
     assert (
         "100 W, which a board that is awake and does nothing draws by profile round (`profile_round.json`)"
@@ -168,10 +168,10 @@ def test_attribution_says_why_gaps_or_their_joules_are_unknown(tmp_path: Path) -
     without = attributed()
     without["timeline"] = with_gaps_j(without["timeline"], tmp_path / "none.json")
     cut_off = attributed(timeline={"reason": "the run ended"})
-    shown = quote_layers.attribution([without, cut_off])
+    shown = quote_parts.attribution([without, cut_off])
     assert "| 0.250 ms, J unknown |" in shown
     assert "Gaps' joules are unknown: " in shown
-    assert f"| unknown | unknown | {quote_layers.launches(cut_off)}, unknown |" in shown
+    assert f"| unknown | unknown | {quote_parts.launches(cut_off)}, unknown |" in shown
     assert "Unknown: the run ended." in shown
 
 
@@ -239,7 +239,7 @@ def test_predictions_are_compared_with_measured_steps_and_their_errors_kept_in_t
     assert error["steps"] == 5
     kept = json.loads((tmp_path / "profile.json").read_text())["known_errors"]
     assert kept[0]["median_time_error"] == error["median_time_error"]
-    assert "| 4 | 5 |" in quote_layers.predictions(rows)
+    assert "| 4 | 5 |" in quote_parts.predictions(rows)
 
 
 def profile_of(p: int) -> DeviceProfile:
