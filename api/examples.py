@@ -19,6 +19,7 @@ SPEC: dict[str, Any] = {
     ],
     "controls": True,
     "measurement": {"rounds": 5},
+    "resources": {"priority": 0, "deadline_s": 3600},
 }
 """A small experiment on scikit-learn's digits."""
 
@@ -64,6 +65,7 @@ RESPONSES: dict[tuple[str, str, str], dict[str, Any]] = {
         "reason": "new driver",
         "paused_at": "2026-01-01T00:00:00Z",
         "queued": 3,
+        "by_priority": [{"priority": 5, "queued": 1}, {"priority": 0, "queued": 2}],
         "oldest_queued_s": 12.5,
     },
     ("get", "/v1/findings", "200"): {

@@ -40,7 +40,8 @@ async def _service_error(request: Request, error: Exception) -> Response:
     if isinstance(error, service.DatabaseUnavailable):
         # The driver's words may name hosts and users; they are for the log.
         log.error("request %s: %s", request_id_of(request), error)
-        detail, headers = "the database did not answer; try again", {"Retry-After": str(RETRY_AFTER_S)}
+        told = error.told if isinstance(error, service.DatabaseHeld) else "the database did not answer"
+        detail, headers = f"{told}; try again", {"Retry-After": str(RETRY_AFTER_S)}
     if status == 401:
         headers = {"WWW-Authenticate": 'Bearer realm="ghostwatt", charset="UTF-8"'}
     return problem_response(

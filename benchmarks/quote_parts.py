@@ -42,8 +42,9 @@ def attribution(rows: list[Row]) -> str:
             "",
             "Communication, optimizer, activations: the whole minus the same arm without them, paired over rounds, "
             "with Student's 95 % intervals; GEMMs and the rest: the arm without all three (variants). GEMMs run, gaps: "
-            "rank 0's kernels in a few profiled steps outside all metered windows (profiler), gaps' joules those of its "
-            f"board. Parts overlap, so they need not add up. Launches: of an eager step by the formula, and kernels that the "
+            "rank 0's kernels in a few profiled steps outside all metered windows (profiler), gaps' joules those of "
+            "its board. Parts overlap, so they need not add up. Launches: of an eager step by the formula, and kernels "
+            "that the "
             f"profiler saw, which GPUs alone have some of.{''.join(f' {note}.' for note in notes)}",
         ]
     )

@@ -66,6 +66,7 @@ class Phase(Answer):
 
     name: str
     since: datetime
+    elapsed_s: float | None
 
 
 class Timings(Answer):
@@ -103,6 +104,7 @@ class Experiment(Answer):
     reason: str | None
     message: str | None
     progress: str | None
+    priority: int
     attempt: int
     baseline: str
     arms: tuple[Arm, ...]
@@ -288,6 +290,13 @@ class FindingPage(Answer):
     next_cursor: str | None = None
 
 
+class QueuedPriority(Answer):
+    """Experiments that wait at one priority."""
+
+    priority: int
+    queued: int
+
+
 class Queue(Answer):
     """The queue as it is."""
 
@@ -295,6 +304,7 @@ class Queue(Answer):
     reason: str | None
     paused_at: datetime | None
     queued: int
+    by_priority: tuple[QueuedPriority, ...]
     oldest_queued_s: float | None
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from client.figures import number, quantity
 from client.models import Experiment, Run, Timings
-from client.tables import STATE_STYLES, phase_seconds, run_counts
+from client.tables import STATE_STYLES, run_counts
 
 PHASES = {
     "queued": "waiting for its turn",
@@ -131,7 +131,7 @@ class ExperimentProgress:
                 self._tell_wait(experiment)
             elif experiment.message:
                 stage = f"{stage}: {experiment.message}"
-            self._waiting.say(stage, done=ended, total=total, seconds=phase_seconds(experiment))
+            self._waiting.say(stage, done=ended, total=total, seconds=experiment.phase.elapsed_s)
 
     def _tell_wait(self, experiment: Experiment) -> None:
         """Where the time before the first step went, once for every attempt."""

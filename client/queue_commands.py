@@ -52,3 +52,5 @@ def _tell(queue: Queue, as_json: bool) -> None:
     print(f"the queue is paused{since}" if queue.paused else "the queue is open")
     waits = "" if queue.oldest_queued_s is None else f", the longest for {number(queue.oldest_queued_s)} s"
     print(f"{queue.queued} waiting{waits}")
+    if any(each.priority for each in queue.by_priority):
+        print(", ".join(f"{each.queued} of priority {each.priority}" for each in queue.by_priority))

@@ -105,20 +105,8 @@ def validation_table(validation: Validation) -> RenderableType:
     return Group(*parts)
 
 
-def phase_seconds(experiment: Experiment) -> float | None:
-    """How long the experiment's phase lasts already, by the service's clock; None once it has ended."""
-    timings = experiment.timings
-    return {
-        "queued": timings.queued_s,
-        "cluster": timings.cluster_s,
-        "start_up": timings.start_up_s,
-        "set_up": timings.set_up_s,
-        "runs": timings.running_s,
-    }.get(experiment.phase.name)
-
-
 def _state_and_phase(experiment: Experiment) -> str:
-    seconds = phase_seconds(experiment)
+    seconds = experiment.phase.elapsed_s
     if seconds is None or experiment.phase.name == "runs":
         return experiment.state
     return f"{experiment.state} ({experiment.phase.name.replace('_', '-')}, {seconds:.0f} s)"

@@ -108,7 +108,6 @@ def admission_of(
     costs: Sequence[ArmCostView],
     spec_json: str,
     *,
-    priority: int,
     submitted_by: str | None,
     claim: KeyClaim | None,
 ) -> Admission:
@@ -119,7 +118,6 @@ def admission_of(
         plan: What is to be run.
         costs: What each arm costs by the formulas, in the plan's order.
         spec_json: The plan's spec.
-        priority: Higher goes first.
         submitted_by: Id of the API key that asked; None without one.
         claim: A key that must be this submission's alone; None without one.
     """
@@ -139,7 +137,7 @@ def admission_of(
             spec_json,
             _plan_json(plan, settings),
             plan.baseline,
-            priority,
+            spec.resources.priority,
             submitted_by,
         ),
         tags=tuple(spec.tags.items()),

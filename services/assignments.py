@@ -13,7 +13,7 @@ from services.database import Database, now
 from services.errors import NotFound
 from services.metrics import metric_named, primary_metric
 from services.moves import lock_experiment
-from services.states import TERMINAL_RUN_STATES, RunState
+from services.states import TERMINAL_RUN_STATES, ExperimentState, RunState
 from services.tables import Arm, Attempt, Experiment, ExperimentAttempt, Run
 
 
@@ -36,6 +36,8 @@ def assignment(db: Database, experiment_id: str, data_roots: Sequence[Path] = ()
         moment = now(session)
         job = session.get_one(ExperimentAttempt, (experiment_id, experiment.attempt))
         job.reached_at = job.reached_at or moment
+        if not ExperimentState(experiment.state).is_terminal:
+            job.ended_at = None  # given up with the lease, and it got through to the cluster all the same
         found = session.execute(
             select(Run, Arm.name)
             .join(Arm, Arm.key == Run.arm_key)

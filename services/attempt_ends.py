@@ -29,8 +29,10 @@ def close_attempt(
         moment: When.
     """
     last = session.get(ExperimentAttempt, (experiment.id, experiment.attempt))
-    if last is not None and last.ended_at is None:
-        last.ended_at, last.reason, last.message = moment, reason, message
+    if last is not None:
+        if last.reason is None:
+            last.reason, last.message = reason, message
+        last.ended_at = last.ended_at or moment
     left = session.scalars(
         select(Run).where(
             Run.experiment_id == experiment.id, Run.state.in_([RunState.QUEUED, RunState.RUNNING])

@@ -195,7 +195,7 @@ def _note_job(
 ) -> None:
     experiment.ray_job_id = ray_job_id
     job = session.get_one(ExperimentAttempt, (experiment.id, experiment.attempt))
-    job.ray_job_id = ray_job_id
+    job.ray_job_id, job.ended_at = ray_job_id, None
     experiment.ray_dashboard_url = dashboard_url
     if experiment.state == ExperimentState.LEASED:
         # Its worker group may have reported while nobody held the lease.

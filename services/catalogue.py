@@ -83,7 +83,7 @@ def get(db: Database, experiment_id: str) -> ExperimentDetail:
             experiment,
             _run_counts(session, [experiment_id]).get(experiment_id, {}),
             _verdicts(session, [experiment_id]).get(experiment_id, []),
-            attempts[-1] if attempts else None,
+            attempts,
             now(session),
         )
         return ExperimentDetail(
@@ -128,7 +128,7 @@ def list_experiments(
         identifiers = [experiment.id for experiment in shown]
         arms = _arms(session, identifiers)
         counts, verdicts = _run_counts(session, identifiers), _verdicts(session, identifiers)
-        last = _last_attempts(session, shown)
+        attempts = _attempts(session, identifiers)
         moment = now(session)
         items = tuple(
             ExperimentView(
@@ -136,7 +136,7 @@ def list_experiments(
                     experiment,
                     counts.get(experiment.id, {}),
                     verdicts.get(experiment.id, []),
-                    last.get(experiment.id),
+                    attempts.get(experiment.id, []),
                     moment,
                 ),
                 arms=tuple(
@@ -178,13 +178,13 @@ def _common(
     experiment: Experiment,
     counts: dict[str, int],
     verdicts: Sequence[VerdictView],
-    last: ExperimentAttempt | None,
+    attempts: Sequence[ExperimentAttempt],
     moment: datetime,
 ) -> dict[str, Any]:
     """Fields that lists and single answers share."""
     computed = {"arms", "is_terminal", "runs", "verdicts", "timings", "phase"}
     copied = ExperimentView.model_fields.keys() - computed
-    spent, phase = timings.of_experiment(experiment, last, moment)
+    spent, phase = timings.of_experiment(experiment, attempts, moment)
     return {
         **{name: getattr(experiment, name) for name in copied},
         "is_terminal": ExperimentState(experiment.state).is_terminal,
@@ -231,10 +231,16 @@ def _arms(session: Session, identifiers: Sequence[str]) -> dict[str, list[Arm]]:
     return grouped
 
 
-def _last_attempts(session: Session, shown: Sequence[Experiment]) -> dict[str, ExperimentAttempt]:
-    numbers = {experiment.id: experiment.attempt for experiment in shown}
-    rows = session.scalars(select(ExperimentAttempt).where(ExperimentAttempt.experiment_id.in_(numbers)))
-    return {row.experiment_id: row for row in rows if row.attempt == numbers[row.experiment_id]}
+def _attempts(session: Session, identifiers: Sequence[str]) -> dict[str, list[ExperimentAttempt]]:
+    grouped: dict[str, list[ExperimentAttempt]] = {}
+    statement = (
+        select(ExperimentAttempt)
+        .where(ExperimentAttempt.experiment_id.in_(identifiers))
+        .order_by(ExperimentAttempt.attempt)
+    )
+    for attempt in session.scalars(statement):
+        grouped.setdefault(attempt.experiment_id, []).append(attempt)
+    return grouped
 
 
 def _run_counts(session: Session, identifiers: Sequence[str]) -> dict[str, dict[str, int]]:

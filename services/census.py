@@ -17,6 +17,8 @@ class Census:
 
     experiments: dict[ExperimentState, int]
     """Number of experiments by state; every state is there."""
+    queued_by_priority: dict[int, int]
+    """Number of those that wait by priority, highest first."""
     oldest_queued_s: float | None
     """Seconds that the experiment which waits longest has waited; None if none waits."""
     queue_paused: bool
@@ -39,6 +41,13 @@ def take(db: Database) -> Census:
         moment = now(session)
         counts = session.execute(select(Experiment.state, func.count()).group_by(Experiment.state))
         by_state: dict[str, int] = {row[0]: row[1] for row in counts}
+        waiting = session.execute(
+            select(Experiment.priority, func.count())
+            .where(Experiment.state == ExperimentState.QUEUED)
+            .group_by(Experiment.priority)
+            .order_by(Experiment.priority.desc())
+        )
+        by_priority: dict[int, int] = {row[0]: row[1] for row in waiting}
         queued_at = session.execute(
             select(func.min(Experiment.submitted_at)).where(Experiment.state == ExperimentState.QUEUED)
         ).scalar_one()
@@ -54,6 +63,7 @@ def take(db: Database) -> Census:
         beat_at = session.execute(select(func.max(Heartbeat.at))).scalar_one()
         return Census(
             experiments={state: by_state.get(state, 0) for state in ExperimentState},
+            queued_by_priority=by_priority,
             oldest_queued_s=_age_s(queued_at, moment),
             queue_paused=switches.queue_is_paused(session),
             oldest_lease_s=_age_s(leased_at, moment),

@@ -5,12 +5,14 @@ once, whatever the timeout, if another had written in between. On PostgreSQL, ca
 decide on.
 """
 
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -31,7 +33,8 @@ from services.engines import (
     sqlite_engine,
     sqlite_file,
 )
-from services.errors import DatabaseError, DatabaseUnavailable
+from services.errors import DatabaseError, DatabaseHeld, DatabaseUnavailable
+from services.lock_holders import holder_of
 
 _OWN = "ghostwatt_own"
 
@@ -118,7 +121,7 @@ class Database:
         Raises:
             DatabaseUnavailable: The database can't be reached.
         """
-        with _translated(), Session(self._reads, expire_on_commit=False, autoflush=False) as session:
+        with _translated(self.file), Session(self._reads, expire_on_commit=False, autoflush=False) as session:
             yield session
 
     @contextmanager
@@ -128,7 +131,11 @@ class Database:
         Raises:
             DatabaseUnavailable: The database can't be reached, or stayed locked for `BUSY_TIMEOUT_S`.
         """
-        with _translated(), self._in_turn(), Session(self._writes, expire_on_commit=False) as session:
+        with (
+            _translated(self.file),
+            self._in_turn(),
+            Session(self._writes, expire_on_commit=False) as session,
+        ):
             yield session
             session.commit()
 
@@ -145,7 +152,7 @@ class Database:
             DatabaseUnavailable: See `write`.
         """
         assert self.is_sqlite, "another driver's errors and lost connections are SQLAlchemy's business"
-        with _translated(), self._in_turn(), closing(self._engine.raw_connection()) as connection:
+        with _translated(self.file), self._in_turn(), closing(self._engine.raw_connection()) as connection:
             cursor = connection.cursor()
             try:
                 made = connection.info.setdefault(_OWN, set())
@@ -173,7 +180,7 @@ class Database:
         Raises:
             DatabaseUnavailable: The database can't be reached, or stayed locked.
         """
-        with _translated(), self._in_turn(), self._alone.connect() as connection:
+        with _translated(self.file), self._in_turn(), self._alone.connect() as connection:
             return list(connection.exec_driver_sql(statement, values).scalars())
 
     @contextmanager
@@ -182,7 +189,8 @@ class Database:
             yield
             return
         if not self._turn.acquire(timeout=BUSY_TIMEOUT_S):
-            raise DatabaseUnavailable(f"{self.name} has been busy for {BUSY_TIMEOUT_S:g} s; try again")
+            assert self.file is not None, "only SQLite's writes wait for their turn"
+            raise _busy(self.file, f"{self.name} has been busy for {BUSY_TIMEOUT_S:g} s; try again")
         try:
             yield
         finally:
@@ -197,7 +205,7 @@ class Database:
     @contextmanager
     def connection(self) -> Iterator[Connection]:
         """A bare connection outside any transaction, for migrations."""
-        with _translated(), self._engine.connect() as connection:
+        with _translated(self.file), self._engine.connect() as connection:
             # SQLite looks for the tables that it moves in what the connection has of its own (`cursor`), too.
             while connection.info.pop(_OWN, None):
                 connection.invalidate()
@@ -211,6 +219,25 @@ class Database:
         """
         with self.read() as session:
             session.execute(select(1))
+
+    def check_held(self, patience_s: float = 1.0) -> None:
+        """Asks whether anything can be written; on SQLite that takes its write lock for a moment.
+
+        Args:
+            patience_s: Seconds for which others may hold it.
+
+        Raises:
+            DatabaseUnavailable: Nothing can.
+        """
+        if self.file is None:
+            return
+        # A connection of its own: a thread of this process that waits for the lock must not keep the answer back.
+        with (
+            _translated(self.file),
+            closing(sqlite3.connect(self.file, timeout=patience_s, isolation_level=None)) as connection,
+        ):
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
 
     def migrate(self, revision: str = "head") -> None:
         """Brings the tables to a revision; any number of processes may do so at once.
@@ -265,19 +292,31 @@ def driver_instants(values: Sequence[datetime | str]) -> tuple[datetime, ...]:
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _translated(file: Path | None) -> Iterator[None]:
     try:
         yield
     except (OperationalError, InterfaceError, PoolTimeout) as error:
-        raise _unavailable(error) from error
+        raise _unavailable(error, file) from error
     except sqlite3.OperationalError as error:
-        raise _unavailable(error) from error
+        raise _unavailable(error, file) from error
     except DBAPIError as error:
         if error.connection_invalidated:
-            raise _unavailable(error) from error
+            raise _unavailable(error, file) from error
         raise
 
 
-def _unavailable(error: Exception) -> DatabaseUnavailable:
-    cause = str(getattr(error, "orig", None) or error).strip().splitlines()
-    return DatabaseUnavailable(f"the database did not answer: {cause[0] if cause else type(error).__name__}")
+def _unavailable(error: Exception, file: Path | None) -> DatabaseUnavailable:
+    cause = getattr(error, "orig", None) or error
+    words = str(cause).strip().splitlines()
+    told = f"the database did not answer: {words[0] if words else type(error).__name__}"
+    # The code's lower byte is the kind of error.
+    is_busy = isinstance(cause, sqlite3.Error) and cause.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+    return _busy(file, told) if is_busy and file is not None else DatabaseUnavailable(told)
+
+
+def _busy(file: Path, told: str) -> DatabaseUnavailable:
+    """Who waited for SQLite's write lock in vain: what to say of it."""
+    holder = holder_of(file)
+    if holder is None or holder.pid == os.getpid():
+        return DatabaseUnavailable(told)
+    return DatabaseHeld(str(holder), told)

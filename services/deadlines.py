@@ -51,7 +51,7 @@ class Stood:
 
 
 class Age:
-    """How old an experiment's lease is: by the database at the first look, by a monotonic clock from then on."""
+    """For how long an experiment has been under way: by the database at the first look, then by a monotonic clock."""
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         """Args: a monotonic clock."""
@@ -59,10 +59,10 @@ class Age:
         self._taken: tuple[datetime, float] | None = None
 
     def look(self, leased_at: datetime, moment: datetime) -> float:
-        """Seconds since it was taken from the queue.
+        """Seconds since it was first taken from the queue.
 
         Args:
-            leased_at: When that was, by the database.
+            leased_at: When that was, by the database (`leases.first_leased_at`).
             moment: Now, by the database.
         """
         if self._taken is None or self._taken[0] != leased_at:
@@ -107,14 +107,14 @@ class Deadlines:
         )
 
     def whole(self, view: FollowView) -> Ending | None:
-        """The deadline for all of it."""
+        """The deadline for all of it, from its first start on, however many attempts are made."""
         deadline_s = self._resources.deadline_s
-        if self._age.look(view.leased_at, view.now) <= deadline_s:
+        if self._age.look(view.first_leased_at, view.now) <= deadline_s:
             return None
         return Ending(
             ExperimentState.FAILED,
             Reason.DEADLINE,
-            f"not finished {deadline_s:g} s after it was taken from the queue; "
+            f"not finished {deadline_s:g} s after it was first taken from the queue; "
             "raise resources.deadline_s, or train less",
         )
 

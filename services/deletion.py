@@ -7,7 +7,7 @@ experiment that nobody knows of.
 from datetime import timedelta
 from functools import partial
 
-from sqlalchemy import CursorResult, delete, select
+from sqlalchemy import CursorResult, delete, or_, select
 from sqlalchemy.orm import InstrumentedAttribute
 
 from services.columns import Base
@@ -95,7 +95,12 @@ def prune_power(db: Database, days: float) -> int:
             select(Device.key)
             .join(Experiment, Experiment.id == Device.experiment_id)
             .where(Experiment.finished_at < before)
-            .where(select(PowerSample.key).where(PowerSample.device_key == Device.key).exists())
+            .where(
+                or_(
+                    select(PowerSample.key).where(PowerSample.device_key == Device.key).exists(),
+                    select(BoardStateBlock.key).where(BoardStateBlock.device_key == Device.key).exists(),
+                )
+            )
         ).all()
     return sum(
         _delete_in_steps(db, PowerSample, PowerSample.key, PowerSample.device_key, device)

@@ -22,6 +22,19 @@ MOST_CONNECTIONS = 20
 QUIET_S = 30.0
 """Seconds after which a connection is tried before it is lent, though nothing speaks against it."""
 
+IDLE_IN_TRANSACTION_S = 20.0
+"""Seconds for which a transaction may stand still between two statements before PostgreSQL undoes it and lets go of its
+locks: its process is frozen, or its host has died. Far longer than what is computed in one on a busy machine, shorter
+than a lease lasts, so that whoever takes over finds no lock."""
+KEEPALIVE_AFTER_S = 15
+"""Seconds of silence after which both ends of a connection to PostgreSQL ask whether the other lives."""
+KEEPALIVE_EVERY_S = 5
+"""Seconds between two such questions."""
+KEEPALIVES = 4
+"""Questions without an answer after which the connection counts as dead."""
+UNANSWERED_S = KEEPALIVE_AFTER_S + KEEPALIVES * KEEPALIVE_EVERY_S
+"""The same for what was sent and not acknowledged."""
+
 WRITES = "ghostwatt_writes"
 """Execution option of a connection: whether its transactions write, and so begin as writers on SQLite."""
 
@@ -91,13 +104,31 @@ def postgresql_engine(url: URL) -> Engine:
         pool_size=POOLED_CONNECTIONS,
         max_overflow=MOST_CONNECTIONS - POOLED_CONNECTIONS,
         pool_timeout=BUSY_TIMEOUT_S,
-        connect_args={"connect_timeout": 10, "application_name": "ghostwatt"},
+        connect_args={
+            "connect_timeout": 10,
+            "application_name": "ghostwatt",
+            "keepalives": 1,
+            "keepalives_idle": KEEPALIVE_AFTER_S,
+            "keepalives_interval": KEEPALIVE_EVERY_S,
+            "keepalives_count": KEEPALIVES,
+            "tcp_user_timeout": UNANSWERED_S * 1_000,
+        },
     )
 
     @event.listens_for(engine, "connect")
     def set_up(dbapi: Any, record: Any) -> None:
         # Once, not in every transaction: that would be one more way to the server and back for each.
-        dbapi.execute(f"SET lock_timeout = '{round(BUSY_TIMEOUT_S * 1_000)}ms'")
+        settings = {
+            "lock_timeout": f"{round(BUSY_TIMEOUT_S * 1_000)}ms",
+            "idle_in_transaction_session_timeout": f"{round(IDLE_IN_TRANSACTION_S * 1_000)}ms",
+            # The server's end: what a host that lost its power held goes no sooner than the server notices.
+            "tcp_keepalives_idle": f"{KEEPALIVE_AFTER_S}s",
+            "tcp_keepalives_interval": f"{KEEPALIVE_EVERY_S}s",
+            "tcp_keepalives_count": f"{KEEPALIVES}",
+            "tcp_user_timeout": f"{UNANSWERED_S}s",
+        }
+        parts = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in settings.items())
+        dbapi.execute(f"SELECT {parts}")
         dbapi.commit()
         record.info["lent_s"] = time.monotonic()
 

@@ -11,6 +11,7 @@ ServiceError
 |-- LeaseLost            another process owns the experiment now
 `-- DatabaseError
     |-- DatabaseUnavailable   it can't be reached, or is locked for longer than the limit
+    |   `-- DatabaseHeld      ... by another process, which SQLite can't overrule
     `-- MigrationNeeded       its tables are not those of this version
 """
 
@@ -93,6 +94,27 @@ class DatabaseError(ServiceError):
 
 class DatabaseUnavailable(DatabaseError):
     """The database can't be reached, or was locked for longer than the limit."""
+
+    def again(self) -> "DatabaseUnavailable":
+        """The same, for another who waited."""
+        return DatabaseUnavailable(str(self))
+
+
+class DatabaseHeld(DatabaseUnavailable):
+    """Another process has held SQLite's write lock for longer than the limit."""
+
+    def __init__(self, holder: str, cause: str) -> None:
+        self.told = (
+            f"another process holds the database: nothing can be written until {holder} goes on or ends "
+            "(docs/faults.md)"
+        )
+        """What everybody may know of it."""
+        self._holder, self._cause = holder, cause
+        super().__init__(f"{self.told}: {cause}")
+
+    def again(self) -> "DatabaseHeld":
+        """The same, for another who waited."""
+        return DatabaseHeld(self._holder, self._cause)
 
 
 class MigrationNeeded(DatabaseError):

@@ -40,8 +40,6 @@ class Experiment(Base):
     lease_owner: Mapped[str | None] = mapped_column(String(200))
     lease_token: Mapped[str | None] = mapped_column(String(64))
     lease_expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    eligible_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    """A queued experiment that was given back is not leased again before this."""
 
     attempt: Mapped[int] = mapped_column(default=0)
     ray_job_id: Mapped[str | None] = mapped_column(String(200))
@@ -69,7 +67,7 @@ class Experiment(Base):
 
     __table_args__ = (
         one_of("state", ExperimentState),
-        Index("ix_experiments_queue", "state", "priority", "id"),
+        Index("ix_experiments_queue", "state", "priority", "submitted_by", "submitted_at", "id"),
         Index("ix_experiments_name", "name"),
     )
 

@@ -36,7 +36,6 @@ def prepare(
     spec: ExperimentSpec,
     *,
     capacity: Capacity | None = None,
-    priority: int = 0,
     submitted_by: str | None = None,
     idempotency_key: str | None = None,
 ) -> Admission:
@@ -45,7 +44,6 @@ def prepare(
     Args:
         spec: What to run.
         capacity: What the cluster has; None skips the checks that need it.
-        priority: Higher goes first; within one priority the queue is in order of arrival.
         submitted_by: Id of the API key that asked; None without one.
         idempotency_key: A repeat with the same key by the same caller makes nothing new.
 
@@ -57,11 +55,9 @@ def prepare(
     body = spec.model_dump_json()
     claim = None
     if idempotency_key is not None:
-        digest = hashlib.sha256(f"{priority}:{body}".encode()).digest()
+        digest = hashlib.sha256(body.encode()).digest()
         claim = KeyClaim(submitted_by or "", idempotency_key, digest)
-    return admission_of(
-        new_id(), plan, costs, body, priority=priority, submitted_by=submitted_by, claim=claim
-    )
+    return admission_of(new_id(), plan, costs, body, submitted_by=submitted_by, claim=claim)
 
 
 def submit(
@@ -69,7 +65,6 @@ def submit(
     spec: ExperimentSpec,
     *,
     capacity: Capacity | None = None,
-    priority: int = 0,
     submitted_by: str | None = None,
     idempotency_key: str | None = None,
 ) -> str:
@@ -79,7 +74,6 @@ def submit(
         db: The database.
         spec: What to run.
         capacity: See `prepare`.
-        priority: See `prepare`.
         submitted_by: See `prepare`.
         idempotency_key: See `prepare`.
 
@@ -93,7 +87,6 @@ def submit(
     admission = prepare(
         spec,
         capacity=capacity,
-        priority=priority,
         submitted_by=submitted_by,
         idempotency_key=idempotency_key,
     )

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 from pydantic import ValidationError
+from sqlalchemy import select
 
 from phantom_core.protocol import Reason
 from phantom_core.spec import ResourceSpec
@@ -21,7 +22,7 @@ from services.following import Follower, job_id
 from services.leases import Lease
 from services.settings import Settings
 from services.states import ExperimentState
-from services.tables import Experiment
+from services.tables import Experiment, ExperimentAttempt
 
 log = logging.getLogger(__name__)
 
@@ -86,8 +87,13 @@ class Followed:
                 return True
             job = experiment.ray_job_id or job_id(experiment.id, experiment.attempt)
             is_cancelled = experiment.cancel_requested_at is not None
-            leased_at = experiment.leased_at
-            waited_s = 0.0 if leased_at is None else self._age.look(leased_at, now(session))
+            waited_s = 0.0
+            if experiment.leased_at is not None:
+                attempts = session.scalars(
+                    select(ExperimentAttempt).where(ExperimentAttempt.experiment_id == experiment.id)
+                )
+                first = leases.first_leased_at(attempts, experiment.leased_at)
+                waited_s = self._age.look(first, now(session))
             deadline_s = _deadline_s(experiment.spec)
         how = (
             f"the service has failed at following it for {failing_s:.0f} s ({error}; its log says more), so what "
@@ -97,7 +103,7 @@ class Followed:
             message = f"cancelled on request; {how}"
             ending = Ending(ExperimentState.CANCELLED, Reason.CANCELLED_BY_USER, message)
         elif waited_s > deadline_s:
-            message = f"not finished {deadline_s:g} s after it was taken from the queue; {how}"
+            message = f"not finished {deadline_s:g} s after it was first taken from the queue; {how}"
             ending = Ending(ExperimentState.LOST, Reason.DEADLINE, message)
         else:
             return False

@@ -14,7 +14,7 @@ from phantom_core.checks import Capacity, check
 from phantom_core.plan import Plan, make_plan
 from phantom_core.protocol import JobVariable, Reason
 from phantom_core.spec import ExperimentSpec
-from services import groups, heartbeats, job_logs, leases
+from services import groups, heartbeats, job_logs, leases, switches
 from services.cluster import (
     FINAL_STATES,
     Cluster,
@@ -141,6 +141,11 @@ class Follower:
         ending = self._ending or self._deadlines.whole(view)
         if ending is not None:
             return self._finish(ending)
+        pause = switches.queue_pause(self._db)
+        if pause is not None:
+            # Back to the queue, an attempt that is to be made anew too: it would hold a place that others may need.
+            leases.release(self._db, self.lease, message=f"the queue is paused: {pause}")
+            return False
         capacity = cluster.capacity()
         problem = self._does_not_fit(capacity)
         if problem is not None:

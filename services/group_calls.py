@@ -40,8 +40,9 @@ def ask(db: Database, request: NextRequest, token: str, keep_s: float) -> NextAn
         seen = _known(session, request.group_id, token)
         moment = now(session)
         state, experiment_id = seen.state, seen.experiment_id
-        is_fresh = seen.seen_at >= moment - timedelta(seconds=SEEN_EVERY_S)
-        is_early = seen.since >= moment - timedelta(seconds=keep_s)
+        # Neither holds for what a clock that was set back has in its future.
+        is_fresh = abs(moment - seen.seen_at) <= timedelta(seconds=SEEN_EVERY_S)
+        is_early = timedelta() <= moment - seen.since <= timedelta(seconds=keep_s)
     if state == GroupState.IDLE and is_fresh and is_early:
         return WAIT
     with db.write() as session:
@@ -57,6 +58,8 @@ def ask(db: Database, request: NextRequest, token: str, keep_s: float) -> NextAn
             case GroupState.IDLE:
                 if group.since < moment - timedelta(seconds=keep_s):
                     return _end(group, moment)
+                if group.since > moment:
+                    move(group, GroupState.IDLE, moment)
                 return WAIT
             case GroupState.OFFERED:
                 return _hand_over(session, group, experiment, moment)

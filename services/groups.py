@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import ColumnElement, delete, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 import phantom_core
 from phantom_core.capacity import Capacity, device_for
@@ -125,7 +125,7 @@ def choose(session: Session, shape: Shape, moment: datetime) -> WorkerGroup | No
         select(WorkerGroup)
         .where(
             WorkerGroup.state == GroupState.IDLE,
-            WorkerGroup.seen_at >= moment - timedelta(seconds=FRESH_S),
+            _is_within(WorkerGroup.seen_at, FRESH_S, moment),
             *shape.matches(),
         )
         .order_by(WorkerGroup.since.desc())
@@ -145,12 +145,22 @@ def comes_back(db: Database, shape: Shape) -> bool:
                 WorkerGroup.state == GroupState.WORKING,
                 Experiment.attempt == WorkerGroup.attempt,
                 Experiment.state == ExperimentState.SUCCEEDED,
-                Experiment.finished_at >= moment - timedelta(seconds=COMES_BACK_S),
+                _is_within(Experiment.finished_at, COMES_BACK_S, moment),
                 *shape.matches(),
             )
             .limit(1)
         ).first()
     return found is not None
+
+
+def _is_within(
+    at: InstrumentedAttribute[datetime] | InstrumentedAttribute[datetime | None],
+    seconds: float,
+    moment: datetime,
+) -> ColumnElement[bool]:
+    """Whether something was that short a time ago; what a clock that was set back has in its future was not."""
+    span = timedelta(seconds=seconds)
+    return at.between(moment - span, moment + span)
 
 
 def move(group: WorkerGroup, to: GroupState, moment: datetime) -> None:
@@ -203,6 +213,9 @@ def neglected(db: Database) -> list[Neglected]:
     """Groups that have not asked for a while though they should."""
     with db.read() as session:
         moment = now(session)
+        # Seen in what is the future since a clock was set back: nobody knows for how long it has been silent.
+        unknown = WorkerGroup.seen_at > moment + timedelta(seconds=SUSPECT_S)
+        waits = WorkerGroup.state.in_([GroupState.IDLE, GroupState.ENDING])
         over = or_(
             Experiment.id.is_(None),
             Experiment.finished_at.is_not(None),
@@ -212,8 +225,7 @@ def neglected(db: Database) -> list[Neglected]:
         def silent(asking_s: float, working_s: float) -> ColumnElement[bool]:
             finished_before = moment - timedelta(seconds=working_s)
             return or_(
-                WorkerGroup.state.in_([GroupState.IDLE, GroupState.ENDING])
-                & (WorkerGroup.seen_at < moment - timedelta(seconds=asking_s)),
+                waits & (WorkerGroup.seen_at < moment - timedelta(seconds=asking_s)),
                 over
                 & (WorkerGroup.seen_at < finished_before)
                 & (Experiment.finished_at.is_(None) | (Experiment.finished_at < finished_before)),
@@ -222,7 +234,7 @@ def neglected(db: Database) -> list[Neglected]:
         found = session.execute(
             select(WorkerGroup.id, silent(NEGLECTED_S, FORGOTTEN_S))
             .outerjoin(Experiment, Experiment.id == WorkerGroup.experiment_id)
-            .where(silent(SUSPECT_S, SUSPECT_S))
+            .where(silent(SUSPECT_S, SUSPECT_S) | (unknown & (waits | over)))
         )
         return [Neglected(group_id, bool(is_to_end)) for group_id, is_to_end in found]
 

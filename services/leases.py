@@ -5,6 +5,7 @@ passes its lease to every change it makes (`attempts.py`); one whose lease was t
 """
 
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -18,7 +19,7 @@ from services.errors import LeaseLost
 from services.holds import Lease, held
 from services.lease_watch import NOTHING_SEEN, Watched
 from services.moves import log, move_experiment
-from services.queue import next_abandoned, next_queued
+from services.queue import next_abandoned, next_queued, note_turn
 from services.states import ExperimentState, GroupState
 from services.switches import queue_is_paused
 from services.tables import Experiment, ExperimentAttempt, WorkerGroup
@@ -52,8 +53,8 @@ class FollowView:
     """Whether somebody wants it to end."""
     delete_requested: bool
     """Whether it goes once it has ended."""
-    leased_at: datetime
-    """When this attempt began."""
+    first_leased_at: datetime
+    """When it was taken from the queue for the first attempt that reached the cluster; for this one if none has."""
     starting_at: datetime | None
     """When the job was handed over."""
     running_at: datetime | None
@@ -90,8 +91,8 @@ def claim(
 ) -> Lease | None:
     """Takes an experiment to work on.
 
-    First one whose dispatcher went silent (it may hold boards), then the queue: higher priority first,
-    within it callers who have less running, then order of arrival.
+    First one whose dispatcher went silent (it may hold boards), then the queue: higher priority first, within it
+    callers take turns (`queue.turns`).
 
     Args:
         db: The database.
@@ -107,12 +108,13 @@ def claim(
         moment = now(session)
         experiment = next_abandoned(session, moment, watched)
         if experiment is None and from_queue and not queue_is_paused(session):
-            experiment = next_queued(session, moment)
+            experiment = next_queued(session)
         if experiment is None:
             return None
         token = secrets.token_hex(16)
         if experiment.state == ExperimentState.QUEUED:
             move_experiment(session, experiment.id, ExperimentState.LEASED, expected={ExperimentState.QUEUED})
+            note_turn(session, experiment.submitted_by)
         else:
             log(
                 session,
@@ -148,16 +150,15 @@ def renew(db: Database, lease: Lease, ttl_s: float) -> bool:
         return True
 
 
-def release(db: Database, lease: Lease, *, retry_after_s: float = 0.0, message: str | None = None) -> bool:
+def release(db: Database, lease: Lease, *, message: str | None = None) -> bool:
     """Gives a lease back.
 
-    An experiment that was not handed to the cluster yet goes back to the queue; one that was can be taken
-    over by another dispatcher at once.
+    An experiment that was not handed to the cluster yet goes back to the queue; one that was can be taken over. Both
+    by any dispatcher and at once: an instant to wait for would be an hour away once the clock is set back by one.
 
     Args:
         db: The database.
         lease: The lease.
-        retry_after_s: Seconds for which no dispatcher shall take it again, for one that doesn't fit now.
         message: Why, for people.
 
     Returns:
@@ -167,11 +168,12 @@ def release(db: Database, lease: Lease, *, retry_after_s: float = 0.0, message: 
         experiment = held(session, lease)
         if experiment is None:
             return False
-        moment = now(session)
         if experiment.state != ExperimentState.LEASED:
             experiment.lease_expires_at = None  # free at once, whatever anybody has seen of this lease
             return True
-        experiment.eligible_at = moment + timedelta(seconds=retry_after_s)
+        attempt = session.get(ExperimentAttempt, (experiment.id, experiment.attempt))
+        if attempt is not None:
+            attempt.ended_at = now(session)
         return move_experiment(
             session,
             lease.experiment_id,
@@ -180,6 +182,17 @@ def release(db: Database, lease: Lease, *, retry_after_s: float = 0.0, message: 
             token=lease.token,
             message=message,
         )
+
+
+def first_leased_at(attempts: Iterable[ExperimentAttempt], leased_at: datetime) -> datetime:
+    """Since when an experiment's whole deadline counts.
+
+    Args:
+        attempts: All of its attempts. Those that never reached the cluster were no start.
+        leased_at: When it was last taken from the queue.
+    """
+    handed_over = (each for each in attempts if each.ray_job_id is not None)
+    return min((each.leased_at or each.begun_at for each in handed_over), default=leased_at)
 
 
 def follow(db: Database, lease: Lease) -> FollowView:
@@ -210,7 +223,7 @@ def follow(db: Database, lease: Lease) -> FollowView:
             ray_job_id=experiment.ray_job_id,
             cancel_requested=experiment.cancel_requested_at is not None,
             delete_requested=experiment.delete_requested_at is not None,
-            leased_at=experiment.leased_at,
+            first_leased_at=first_leased_at(attempts, experiment.leased_at),
             starting_at=experiment.starting_at,
             running_at=experiment.running_at,
             last_event_at=experiment.last_event_at,

@@ -236,5 +236,5 @@ def _end_runs(
         summaries.cut_off(session, experiment, attempt, run)
     job = session.get(ExperimentAttempt, (experiment.id, experiment.attempt))
     if job is not None:
-        job.ended_at = moment
+        job.ended_at = job.ended_at or moment
     session.flush()

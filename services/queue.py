@@ -1,13 +1,18 @@
-"""Which experiment is next: first what a silent dispatcher left, then the queue, fair among its callers."""
+"""Which experiment is next: first what a silent dispatcher left, then the queue, in which callers take turns.
+
+Turns are numbered, not timed: a clock that is set back would make the last one served look like the one who has waited
+longest, for as long as it was set back.
+"""
 
 from datetime import datetime
 
-from sqlalchemy import func, or_, select
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy import Select, case, func, or_, select, true, update
+from sqlalchemy.orm import Session
 
 from services.lease_watch import Watched
 from services.states import LEASED_STATES, ExperimentState
-from services.tables import Experiment
+from services.tables import Experiment, QueueTurn
+from services.upserts import insert_new
 
 
 def next_abandoned(session: Session, moment: datetime, watched: Watched) -> Experiment | None:
@@ -34,25 +39,86 @@ def next_abandoned(session: Session, moment: datetime, watched: Watched) -> Expe
     ).first()
 
 
-def next_queued(session: Session, moment: datetime) -> Experiment | None:
-    """Highest priority first, within it callers who have less running, then order of arrival; locked."""
-    active = aliased(Experiment)
-    running_of_caller = (
-        select(func.count())
-        .where(
-            active.state.in_(LEASED_STATES),
-            active.submitted_by.is_not_distinct_from(Experiment.submitted_by),
-        )
-        .correlate(Experiment)
+def next_queued(session: Session) -> Experiment | None:
+    """Highest priority first, within it callers in their `turns`, of one caller in order of arrival; locked."""
+    priority = session.scalar(highest_priority())
+    while priority is not None:
+        for caller in session.scalars(turns(priority)).all():
+            found = session.scalars(next_of(priority, caller).with_for_update(skip_locked=True)).first()
+            if found is not None:
+                return found
+        priority = session.scalar(highest_priority(priority))
+    return None
+
+
+def highest_priority(below: int | None = None) -> Select[int | None]:
+    """The highest priority that waits, of those below one if that is given."""
+    lower = true() if below is None else Experiment.priority < below
+    return select(func.max(Experiment.priority)).where(Experiment.state == ExperimentState.QUEUED, lower)
+
+
+def turns(priority: int) -> Select[str | None]:
+    """Callers that wait at a priority, in the order in which they are served.
+
+    First who has fewer running, then who was served longest ago, then whose oldest has waited longest. They are found
+    by jumping from one to the next in the index, past what each of them has queued.
+    """
+    waits = (Experiment.state == ExperimentState.QUEUED, Experiment.priority == priority)
+    # Without anybody's name it ends, and says so; NULL is also the name of those who have none.
+    callers = select(func.min(Experiment.submitted_by).label("name")).where(*waits).cte(recursive=True)
+    following = (
+        select(func.min(Experiment.submitted_by))
+        .where(*waits, Experiment.submitted_by > callers.c.name)
+        .correlate(callers)
         .scalar_subquery()
     )
-    return session.scalars(
+    callers = callers.union_all(select(following).where(callers.c.name.is_not(None)))
+    oldest = select(func.min(Experiment.submitted_at)).where(*waits)
+    since = case(
+        (
+            callers.c.name.is_(None),
+            oldest.where(Experiment.submitted_by.is_(None)).scalar_subquery(),
+        ),
+        else_=oldest.where(Experiment.submitted_by == callers.c.name).correlate(callers).scalar_subquery(),
+    )
+    waiting = select(callers.c.name, since.label("since")).subquery()
+    running = (
+        select(Experiment.submitted_by, func.count().label("count"))
+        .where(Experiment.state.in_(LEASED_STATES))
+        .group_by(Experiment.submitted_by)
+        .subquery()
+    )
+    return (
+        select(waiting.c.name)
+        .outerjoin(running, running.c.submitted_by.is_not_distinct_from(waiting.c.name))
+        .outerjoin(QueueTurn, QueueTurn.caller == func.coalesce(waiting.c.name, ""))
+        .where(waiting.c.since.is_not(None))
+        .order_by(
+            func.coalesce(running.c["count"], 0),
+            func.coalesce(QueueTurn.turn, 0),
+            waiting.c.since,
+            waiting.c.name,
+        )
+    )
+
+
+def next_of(priority: int, caller: str | None) -> Select[Experiment]:
+    """A caller's oldest of one priority."""
+    return (
         select(Experiment)
         .where(
             Experiment.state == ExperimentState.QUEUED,
-            or_(Experiment.eligible_at.is_(None), Experiment.eligible_at <= moment),
+            Experiment.priority == priority,
+            Experiment.submitted_by == caller,
         )
-        .order_by(Experiment.priority.desc(), running_of_caller, Experiment.submitted_at, Experiment.id)
+        .order_by(Experiment.submitted_at, Experiment.id)
         .limit(1)
-        .with_for_update(skip_locked=True, of=Experiment)
-    ).first()
+    )
+
+
+def note_turn(session: Session, caller: str | None) -> None:
+    """Writes down that a caller was served just now."""
+    name = caller or ""
+    insert_new(session, QueueTurn, [{"caller": name, "turn": 0}])
+    latest = select(func.max(QueueTurn.turn)).scalar_subquery()
+    session.execute(update(QueueTurn).where(QueueTurn.caller == name).values(turn=latest + 1))

@@ -80,6 +80,7 @@ def _alone(database: Database) -> Iterator[Connection]:
     with database.connection() as connection:
         # Another process's migration, and rows to rewrite, may take long.
         connection.execute(text("SET lock_timeout = 0"))
+        connection.execute(text("SET idle_in_transaction_session_timeout = '10min'"))
         # Held by the connection, not by a transaction, since the migration commits its own.
         connection.execute(text("SELECT pg_advisory_lock(:number)"), {"number": _ADVISORY_LOCK})
         connection.commit()

@@ -112,6 +112,17 @@ class Switch(Base):
     set_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
+class QueueTurn(Base):
+    """When a caller's experiment was last taken from the queue."""
+
+    __tablename__ = "queue_turns"
+
+    caller: Mapped[str] = mapped_column(String(64), primary_key=True)
+    """Id of the API key; empty for those without one."""
+    turn: Mapped[int] = mapped_column(BigInteger)
+    """Higher is later; not an instant, which goes with a clock that is set."""
+
+
 class WorkerGroup(Base):
     """A job's ranks, which may make one experiment after another; the row goes when they have ended."""
 

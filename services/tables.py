@@ -9,7 +9,16 @@ from services.experiment_tables import Arm, Experiment, ExperimentAttempt, Exper
 from services.job_log_tables import JobLog, JobLogPart
 from services.measured_tables import BoardStateBlock, Device, MetricBlock, PowerSample, Window
 from services.run_tables import Attempt, Run
-from services.service_tables import ApiKey, Comparison, Event, Heartbeat, IdempotencyKey, Switch, WorkerGroup
+from services.service_tables import (
+    ApiKey,
+    Comparison,
+    Event,
+    Heartbeat,
+    IdempotencyKey,
+    QueueTurn,
+    Switch,
+    WorkerGroup,
+)
 
 __all__ = [
     "ApiKey",
@@ -29,6 +38,7 @@ __all__ = [
     "JobLogPart",
     "MetricBlock",
     "PowerSample",
+    "QueueTurn",
     "Run",
     "Switch",
     "Window",

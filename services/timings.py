@@ -1,10 +1,9 @@
-"""Where the time before an experiment's first step went, by attempt, and what it is doing right now."""
+"""Where the time of an experiment went, by attempt and in all of them, and what it is doing right now."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
 
-from services.states import ExperimentState
 from services.tables import Experiment, ExperimentAttempt
 from services.views import JobAttemptView, PhaseView, TimingsView
 
@@ -20,34 +19,34 @@ NEXT_MARK = {
 
 
 def of_experiment(
-    experiment: Experiment, last: ExperimentAttempt | None, moment: datetime
+    experiment: Experiment, attempts: Sequence[ExperimentAttempt], moment: datetime
 ) -> tuple[TimingsView, PhaseView]:
-    """Timings of an experiment by its last attempt, and its phase.
+    """Timings of an experiment, summed over its attempts, and its phase.
 
     Args:
         experiment: The experiment.
-        last: Its last attempt; None before the first.
+        attempts: All of them, in order.
         moment: Now, by the database's clock.
     """
     end = experiment.finished_at or moment
-    marks = [experiment.submitted_at, experiment.leased_at, *_marks(last)]
-    if experiment.state == ExperimentState.QUEUED:
-        marks[1:] = [None] * 4
-    elif last is not None and last.leased_at != experiment.leased_at:
-        marks[2:] = [None] * 3  # taken again, and no attempt begun yet
-    spans = _spans(marks, end)
+    seconds: list[float | None] = [None] * len(PHASES)
+    marks: list[datetime | None] = []
+    for marks, ended in _stints(experiment, attempts, end):
+        for position, span in enumerate(_spans(marks, ended)):
+            if span is not None:
+                seconds[position] = (seconds[position] or 0.0) + span
     timings = TimingsView(
-        queued_s=spans[0],
-        cluster_s=spans[1],
-        start_up_s=spans[2],
-        set_up_s=spans[3],
-        running_s=spans[4],
+        queued_s=seconds[0],
+        cluster_s=seconds[1],
+        start_up_s=seconds[2],
+        set_up_s=seconds[3],
+        running_s=seconds[4],
         total_s=_seconds(experiment.submitted_at, end),
     )
     if experiment.finished_at is not None:
-        return timings, PhaseView(name="ended", since=experiment.finished_at)
+        return timings, PhaseView(name="ended", since=experiment.finished_at, elapsed_s=None)
     name, since = [(name, mark) for name, mark in zip(PHASES, marks, strict=True) if mark is not None][-1]
-    return timings, PhaseView(name=name, since=since)
+    return timings, PhaseView(name=name, since=since, elapsed_s=_seconds(since, moment))
 
 
 def of_attempts(experiment: Experiment, attempts: Sequence[ExperimentAttempt]) -> tuple[JobAttemptView, ...]:
@@ -55,7 +54,7 @@ def of_attempts(experiment: Experiment, attempts: Sequence[ExperimentAttempt]) -
     views = []
     waiting_since = experiment.submitted_at
     for attempt in attempts:
-        marks = [waiting_since, attempt.leased_at, *_marks(attempt)]
+        marks = _marks(waiting_since, attempt)
         spans = [
             None if begun is None or ended is None else _seconds(begun, ended)
             for begun, ended in pairwise(marks)
@@ -80,10 +79,33 @@ def of_attempts(experiment: Experiment, attempts: Sequence[ExperimentAttempt]) -
     return tuple(views)
 
 
-def _marks(attempt: ExperimentAttempt | None) -> list[datetime | None]:
-    if attempt is None:
-        return [None, None, None]
-    return [attempt.reached_at, attempt.reported_at, attempt.first_step_at]
+def _stints(
+    experiment: Experiment, attempts: Sequence[ExperimentAttempt], end: datetime
+) -> Iterator[tuple[list[datetime | None], datetime]]:
+    """When each of `PHASES` began in each attempt, and when that ended; last a wait that led to no attempt."""
+    waiting_since = experiment.submitted_at
+    for attempt in attempts:
+        yield _marks(waiting_since, attempt), attempt.ended_at or end
+        if attempt.ended_at is None:
+            return
+        waiting_since = attempt.ended_at
+    if not attempts or experiment.finished_at is None or waiting_since < experiment.finished_at:
+        yield [*_in_order(waiting_since, experiment.leased_at), None, None, None], end
+
+
+def _marks(waiting_since: datetime, attempt: ExperimentAttempt) -> list[datetime | None]:
+    return _in_order(
+        waiting_since, attempt.leased_at, attempt.reached_at, attempt.reported_at, attempt.first_step_at
+    )
+
+
+def _in_order(first: datetime, *later: datetime | None) -> list[datetime | None]:
+    """None before the one that it comes after: an attempt may take over the lease of the one before."""
+    marks: list[datetime | None] = [first]
+    for mark in later:
+        first = first if mark is None else max(first, mark)
+        marks.append(None if mark is None else first)
+    return marks
 
 
 def _spans(marks: Sequence[datetime | None], end: datetime) -> list[float | None]:

@@ -143,7 +143,7 @@ class WriteGroups(Generic[Item, Outcome]):
             outcomes = self._write([waiting.item for waiting in group])
         except DatabaseUnavailable as error:
             # Each its own: an exception that several raise would gather all their tracebacks.
-            return [(waiting, DatabaseUnavailable(str(error))) for waiting in group]
+            return [(waiting, error.again()) for waiting in group]
         except Exception as error:
             if len(group) == 1:
                 return [(group[0], error)]

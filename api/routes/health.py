@@ -8,11 +8,16 @@ from pydantic import Field
 from api.auth import needs
 from api.context import Context, ContextDependency
 from api.responses import View, answer
-from services.errors import DatabaseError
+from services import heartbeats
+from services.database import Database
+from services.errors import DatabaseError, DatabaseHeld
 from services.scrubbing import scrubbed
 
 HEARTBEAT_LIMIT_S = 30.0
 """A dispatcher that has been silent for longer counts as stuck."""
+
+WRITTEN_LATELY_S = 15.0
+"""Where no dispatcher has written for so long, as each does every 5 s, it is tried whether anything can be written."""
 
 router = APIRouter(tags=["health"])
 
@@ -76,12 +81,14 @@ def _database_checks(context: Context) -> list[Check]:
     try:
         context.database.check()
         at_head = context.database.is_at_head()
+        is_written = bool(heartbeats.alive(context.database, WRITTEN_LATELY_S))
     except DatabaseError:
         # What the driver says may hold a host or a user name; this address is open to everyone.
         detail = "it does not answer; the service's log says why"
         return [Check(name="database", ok=False, needed=True, detail=detail)]
+    held = None if is_written else _why_held(context.database)
     return [
-        Check(name="database", ok=True, needed=True, detail="it answers"),
+        Check(name="database", ok=held is None, needed=True, detail=held or "it answers"),
         Check(
             name="migrations",
             ok=at_head,
@@ -89,6 +96,17 @@ def _database_checks(context: Context) -> list[Check]:
             detail="at head" if at_head else "not at head; run `python -m api migrate`",
         ),
     ]
+
+
+def _why_held(database: Database) -> str | None:
+    """Why nothing can be written; None if something can."""
+    try:
+        database.check_held()
+    except DatabaseHeld as error:
+        return error.told
+    except DatabaseError:
+        return "it answers, but something holds its write lock (docs/faults.md)"
+    return None
 
 
 def _background_checks(context: Context) -> list[Check]:

@@ -1,4 +1,4 @@
-"""The queue: whether experiments may leave it."""
+"""The queue: whether experiments may leave it, and what waits in it."""
 
 import logging
 from datetime import datetime
@@ -19,6 +19,15 @@ log = logging.getLogger("ghostwatt.api")
 router = APIRouter(prefix="/v1/queue", tags=["queue"])
 
 
+class PriorityView(View):
+    """Experiments that wait at one priority."""
+
+    priority: int = Field(examples=[0])
+    """`resources.priority` of their specs; higher goes first."""
+    queued: int = Field(examples=[2])
+    """How many."""
+
+
 class QueueView(View):
     """The queue as it is."""
 
@@ -30,6 +39,10 @@ class QueueView(View):
     """Since when."""
     queued: int = Field(examples=[3])
     """Experiments that wait."""
+    by_priority: list[PriorityView] = Field(
+        examples=[[{"priority": 5, "queued": 1}, {"priority": 0, "queued": 2}]]
+    )
+    """The same by priority, highest first."""
     oldest_queued_s: float | None = Field(examples=[12.5])
     """Seconds that the longest wait has lasted; None if nothing waits."""
 
@@ -85,6 +98,10 @@ def _as_it_is(context: Context) -> Response:
             reason=None if standing is None else standing.reason,
             paused_at=None if standing is None else standing.since,
             queued=found.experiments[ExperimentState.QUEUED],
+            by_priority=[
+                PriorityView(priority=priority, queued=queued)
+                for priority, queued in found.queued_by_priority.items()
+            ],
             oldest_queued_s=found.oldest_queued_s,
         )
     )

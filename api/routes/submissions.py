@@ -16,7 +16,7 @@ from api.auth import CallerDependency, authorize, needs
 from api.bodies import RawBody, is_short, parse_spec, plain_body
 from api.context import Context, ContextDependency, context_of
 from api.direct import DirectRoute, route_of
-from api.errors import ApiError
+from api.errors import ApiError, Forbidden
 from api.examples import SPEC
 from api.openapi import problems
 from api.responses import View, answer
@@ -24,6 +24,8 @@ from phantom_core.spec import ExperimentSpec, PhantomArm
 from services import experiments
 from services.admissions import Admission
 from services.errors import NotFound
+from services.keys import Caller
+from services.keys import Scope as KeyScope
 from services.states import ExperimentState
 
 router = APIRouter(prefix="/v1/experiments", tags=["experiments"])
@@ -102,6 +104,7 @@ async def submit(
             spec = parse_spec(request, body)
         else:
             spec = await run_in_threadpool(parse_spec, request, body)
+        _may_push_past_others(spec, caller)
         prepare = partial(
             experiments.prepare,
             spec,
@@ -121,6 +124,15 @@ async def submit(
                 return await run_in_threadpool(_repeated, context, earlier)
             is_written = await context.admissions.write(admission)
     return accepted(admission.id, ExperimentState.QUEUED)
+
+
+def _may_push_past_others(spec: ExperimentSpec, caller: Caller | None) -> None:
+    priority = spec.resources.priority
+    if priority > 0 and (caller is None or KeyScope.ADMIN not in caller.scopes):
+        raise Forbidden(
+            f"resources.priority: {priority} would push past what others have queued, which needs a key with the scope "
+            "admin; submit it with a priority of 0 or less, or ask whoever administers the service"
+        )
 
 
 def is_small(spec: ExperimentSpec) -> bool:

@@ -46,16 +46,18 @@ class PhaseView(View):
     """What an experiment is doing right now, so that nobody waits for a silent `running`."""
 
     name: str
-    """`queued`, `cluster`, `start_up`, `set_up`, `runs`, or `ended`: each but the last has its seconds in `timings`."""
+    """`queued`, `cluster`, `start_up`, `set_up`, `runs` or `ended`; `timings` has all but the last, of all attempts."""
     since: datetime
     """When that began."""
+    elapsed_s: float | None
+    """Seconds since then; None once it has ended."""
 
 
 class TimingsView(View):
-    """Where the time of an experiment's last attempt went, in seconds; None for what has not begun."""
+    """Where the time of an experiment went, in seconds summed over its attempts; None for what has not begun."""
 
     queued_s: float | None
-    """From submission until a dispatcher took it."""
+    """From submission until a dispatcher took it, and each time again that it was given back or had to be made anew."""
     cluster_s: float | None
     """From there until its job, or the worker group that stood ready, asked what to do."""
     start_up_s: float | None
@@ -63,7 +65,7 @@ class TimingsView(View):
     set_up_s: float | None
     """From there until the first step: the idle baseline, if one was asked for, then model and warm-up."""
     running_s: float | None
-    """From the first step until the end, or until now."""
+    """From each attempt's first step until its end, or until now."""
     total_s: float
     """From submission until the end, or until now."""
 
@@ -119,7 +121,7 @@ class ExperimentView(View):
     progress: str | None
     """Last line of progress from the job."""
     priority: int
-    """Higher goes first."""
+    """`resources.priority` of its spec: higher goes first."""
     attempt: int
     """Starts of its job so far."""
     version: int

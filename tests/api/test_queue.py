@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import httpx
 import pytest
 from typer.testing import CliRunner
 
+from api.examples import SPEC
 from client.command import app
 from services import keys, leases
 from services.keys import Scope
@@ -52,6 +54,59 @@ def test_only_admins_may_pause_and_resume(tmp_path: Path) -> None:
 
         assert statuses(Scope.READ) == statuses(Scope.SUBMIT) == [200, 403, 403]
         assert statuses(Scope.ADMIN) == [200, 200, 200]
+
+
+def test_priorities_are_set_in_the_spec_and_seen(start: Start) -> None:
+    service = start()
+    first = service.submit()
+    urgent = service.submit(resources={"priority": 100})
+    assert service.http.get(f"/v1/experiments/{urgent}").json()["priority"] == 100
+    found = service.http.get("/v1/queue").json()
+    assert found["by_priority"] == [{"priority": 100, "queued": 1}, {"priority": 0, "queued": 1}]
+    shown = CliRunner().invoke(app, ["queue", "show", "--url", service.url]).stdout
+    assert shown.endswith("1 of priority 100, 1 of priority 0\n")
+    taken = [leases.claim(service.database, "test", 60) for _ in range(2)]
+    assert [lease.experiment_id for lease in taken if lease] == [urgent, first]
+    for priority in (101, -101, 0.5, True):
+        answer = service.http.post(
+            "/v1/experiments", json={**SPEC, "name": "x", "resources": {"priority": priority}}
+        )
+        assert answer.status_code == 422
+        assert [each["field"] for each in answer.json()["errors"]] == ["resources.priority"]
+
+
+def test_only_admins_may_push_past_others(tmp_path: Path) -> None:
+    with running(Settings(data_dir=tmp_path, require_keys=True), FakeBackground()) as service:
+
+        def submitted(scope: Scope, priority: int) -> httpx.Response:
+            key = keys.create(service.database, scope, [scope]).token
+            return service.http.post(
+                "/v1/experiments",
+                json={**SPEC, "resources": {"priority": priority}},
+                headers={"Authorization": f"Bearer {key}"},
+            )
+
+        refused = submitted(Scope.SUBMIT, 1)
+        assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+        assert "resources.priority: 1" in refused.json()["detail"]
+        assert "scope admin" in refused.json()["detail"]
+        assert service.http.get("/v1/experiments").status_code == 401
+        assert [submitted(Scope.SUBMIT, priority).status_code for priority in (0, -5)] == [202, 202]
+        assert submitted(Scope.ADMIN, 100).status_code == 202
+
+
+def test_a_repeat_with_another_priority_is_another_request(start: Start) -> None:
+    service = start()
+
+    def submit(priority: int) -> int:
+        answer = service.http.post(
+            "/v1/experiments",
+            json={**SPEC, "resources": {"priority": priority}},
+            headers={"Idempotency-Key": "same"},
+        )
+        return answer.status_code
+
+    assert [submit(priority) for priority in (1, 1, 2)] == [202, 202, 422]
 
 
 def test_a_page_of_another_origin_may_not(start: Start) -> None:

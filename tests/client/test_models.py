@@ -33,6 +33,7 @@ PAIRS: list[tuple[type[BaseModel], type[BaseModel]]] = [
     (models.Comparison, views.ComparisonView),
     (models.Finding, views.FindingView),
     (models.FindingPage, views.Page[views.FindingView]),
+    (models.QueuedPriority, queue.PriorityView),
     (models.Queue, queue.QueueView),
     (models.ArmCost, views.ArmCostView),
     (models.Validation, views.ValidationView),

@@ -4,7 +4,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from phantom_core.capacity import Capacity
 from phantom_core.protocol import ExperimentFinished, JobVariable, NextAnswer, NextRequest
@@ -15,7 +15,7 @@ from services.database import Database
 from services.following import Follower, job_id
 from services.log_parts import LogPart
 from services.settings import Settings
-from services.tables import Experiment
+from services.tables import Experiment, ExperimentAttempt
 from services.views import ExperimentDetail
 from tests.services.simulated_job import SimulatedJob, deliver, spec
 
@@ -167,6 +167,11 @@ class Bench:
                 if getattr(row, name) is not None
             }
             session.execute(update(Experiment).where(Experiment.id == self.id).values(aged))
+            for attempt in session.scalars(
+                select(ExperimentAttempt).where(ExperimentAttempt.experiment_id == self.id)
+            ):
+                if attempt.leased_at is not None:
+                    attempt.leased_at -= timedelta(seconds=seconds)
 
     def ages_since_its_end(self, seconds: float) -> None:
         """Time passes after the experiment has ended."""

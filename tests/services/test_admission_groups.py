@@ -181,8 +181,9 @@ def test_values_come_back_as_they_were_given(database: Database) -> None:
         description="line\nwith 'quotes', \"more\", \\ and 😀",
         tags={"team": "räksmörgås 😀", "empty": "", "number": "0123"},
         measurement={"rounds": 3, "sample_rate_hz": 10 / 3},
+        resources={"priority": 7},
     )
-    admission = experiments.prepare(given, priority=7, submitted_by="someone")
+    admission = experiments.prepare(given, submitted_by="someone")
     assert admit(database, [admission]) == {admission.id}
     found = experiments.get(database, admission.id)
     assert found.spec == given.model_dump(mode="json")

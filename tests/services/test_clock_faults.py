@@ -3,6 +3,7 @@
 It is the service's clock and, with PostgreSQL, also the server's, which all services of a database go by.
 """
 
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -108,3 +109,19 @@ def test_a_stepped_clock_does_not_keep_what_a_dead_service_held(
     bench.start(**clock.environment)
     assert bench.settled([identifier]) == [SUCCEEDED]
     assert bench.started() == [identifier]
+
+
+def test_a_clock_that_is_set_back_does_not_keep_what_was_given_back(
+    bench: FaultBench, clock: SteppedClock
+) -> None:
+    bench.start(**clock.environment)
+    bench.head.control(slow_s=3)
+    identifier = bench.submit()
+    bench.wait_for_state(identifier, ExperimentState.LEASED)
+    bench.head.control(slow_s=0, status=500)
+    bench.services.pop("a").end(signal.SIGTERM)
+    assert bench.state(identifier) == ExperimentState.QUEUED
+    clock.step(-3_600)
+    bench.head.control(status=200)
+    bench.start(**clock.environment)
+    assert bench.settled([identifier]) == [SUCCEEDED]

@@ -1,6 +1,7 @@
 """Deletion and retention: in steps, complete, resumed by whoever comes next."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import func, select, update
@@ -9,10 +10,10 @@ from services import deletion, experiments, heartbeats, housekeeping, power_hist
 from services.columns import Base
 from services.database import Database, now
 from services.errors import NotFound
-from services.tables import Experiment, Heartbeat, PowerSample
-from tests.services.simulated_job import ran
+from services.tables import BoardStateBlock, Device, Experiment, Heartbeat, PowerSample
+from tests.services.simulated_job import Figures, ran, spec
 
-KEPT = {"idempotency_keys", "heartbeats", "switches"}
+KEPT = {"idempotency_keys", "heartbeats", "queue_turns", "switches"}
 """Tables whose rows belong to no experiment."""
 
 
@@ -71,6 +72,45 @@ def test_old_power_samples_go_and_summaries_stay(database: Database) -> None:
     assert len(power_history.power_history(database, f"{new}-r000-a00").series) == 2
     with database.read() as session:
         assert session.execute(select(func.sum(PowerSample.sample_count))).scalar_one() == 6 * 2 * 2 * 101
+
+
+def test_board_states_whose_power_went_before_a_crash_go_too(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran(database, spec(), {"phantom": Figures(power_mw=50_000.0)})
+    with database.write() as session:
+        session.execute(update(Experiment).values(finished_at=now(session) - timedelta(days=31)))
+        for device in session.scalars(select(Device.key)).all():
+            session.add(
+                BoardStateBlock(
+                    device_key=device,
+                    experiment_attempt=1,
+                    started_at=now(session),
+                    started_monotonic_s=0.0,
+                    ended_monotonic_s=1.0,
+                    states=[],
+                )
+            )
+
+    def states() -> int:
+        with database.read() as session:
+            return session.execute(select(func.count()).select_from(BoardStateBlock)).scalar_one()
+
+    delete_in_steps = deletion._delete_in_steps
+
+    def crash(db: Database, table: type[Base], *columns: Any) -> int:
+        if table is BoardStateBlock:
+            raise KeyboardInterrupt
+        return delete_in_steps(db, table, *columns)
+
+    monkeypatch.setattr(deletion, "_delete_in_steps", crash)
+    with pytest.raises(KeyboardInterrupt):
+        deletion.prune_power(database, 30)
+    monkeypatch.undo()
+    before = states()
+    while deletion.prune_power(database, 30):
+        pass
+    assert (before, states()) == (2, 0)
 
 
 def test_heartbeats_tell_who_is_alive(database: Database) -> None:

@@ -8,11 +8,13 @@ from pydantic import ValidationError
 
 from phantom_core.checks import Capacity
 from phantom_core.plan import make_plan, schedule
+from phantom_core.protocol import Reason
 from services import cursors, experiments, leases, runs
 from services.catalogue import ExperimentFilter
-from services.database import Database
+from services.database import Database, now
 from services.errors import IdempotencyConflict, NotFound, QueryError, SpecError
 from services.states import ExperimentState
+from services.tables import Experiment, ExperimentAttempt
 from tests.services.simulated_job import begun, ran, spec
 
 
@@ -243,3 +245,62 @@ def test_timings_tell_where_the_time_went(database: Database) -> None:
     assert timings.set_up_s is None
     parts = timings.queued_s + timings.cluster_s + timings.start_up_s
     assert timings.total_s == pytest.approx(parts, abs=1e-3)
+
+
+def test_timings_are_summed_over_attempts_and_each_attempt_has_its_own(database: Database) -> None:
+    """Ten seconds in the queue, then two starts, between which it was given back for twenty seconds."""
+    identifier = experiments.submit(database, spec())
+    lease = leases.claim(database, "a", 60)
+    assert lease is not None
+    leases.begin_attempt(database, lease)
+    assert leases.release(database, lease)
+    lease = leases.claim(database, "a", 60)
+    assert lease is not None
+    leases.begin_attempt(database, lease)
+    leases.mark_starting(database, lease, "job-2")
+    leases.begin_attempt(database, lease, reason=Reason.JOB_UNKNOWN)
+    with database.write() as session:
+        start = now(session) - timedelta(seconds=100)
+
+        def at(seconds: float) -> datetime:
+            return start + timedelta(seconds=seconds)
+
+        experiment = session.get_one(Experiment, identifier)
+        experiment.submitted_at, experiment.leased_at = at(0), at(70)
+        first, second, third = (
+            session.get_one(ExperimentAttempt, (identifier, number)) for number in (1, 2, 3)
+        )
+        first.leased_at, first.ended_at = at(10), at(15)
+        second.leased_at, second.reached_at, second.reported_at = at(35), at(40), at(47)
+        second.first_step_at, second.ended_at = at(50), at(70)
+        third.leased_at, third.reached_at = at(70), at(80)
+    (listed,) = experiments.list_experiments(database).items
+    found = experiments.get(database, identifier)
+    for timings in (found.timings, listed.timings):
+        spans = (timings.queued_s, timings.cluster_s, timings.start_up_s, timings.set_up_s, timings.running_s)
+        assert spans == pytest.approx((30, 20, 27, 3, 20), abs=5)
+        assert None not in spans
+        assert timings.total_s == pytest.approx(sum(span or 0 for span in spans), abs=1e-3)
+    assert (found.phase.name, found.phase.since) == ("start_up", at(80))
+    assert found.phase.elapsed_s == pytest.approx(20, abs=5)
+    assert [(each.queued_s, each.cluster_s, each.start_up_s, each.set_up_s) for each in found.attempts] == [
+        (10, None, None, None),
+        (20, 5, 7, 3),
+        (0, 10, None, None),
+    ]
+
+
+def test_what_was_given_back_waits_in_the_queue_again(database: Database) -> None:
+    identifier = experiments.submit(database, spec())
+    lease = leases.claim(database, "a", 60)
+    assert lease is not None
+    leases.begin_attempt(database, lease)
+    assert leases.release(database, lease)
+    found = experiments.get(database, identifier)
+    assert found.phase.name == "queued"
+    assert found.phase.since == found.attempts[0].ended_at
+    assert found.timings.cluster_s is not None
+    assert leases.claim(database, "a", 60) is not None
+    assert experiments.get(database, identifier).phase.name == "cluster"
+    experiments.request_cancel(database, identifier)
+    assert experiments.get(database, identifier).timings.running_s is None

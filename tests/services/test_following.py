@@ -10,7 +10,7 @@ from sqlalchemy import select, update
 
 from phantom_core.capacity import Capacity
 from phantom_core.protocol import ExperimentFinished, JobVariable, Reason
-from services import experiments, following, heartbeats, keys, leases
+from services import experiments, following, heartbeats, keys, leases, switches
 from services.cluster import Cluster, ClusterError, ClusterRefused, JobState
 from services.columns import Base
 from services.database import Database, now
@@ -100,7 +100,8 @@ def test_a_running_experiment_is_left_alone_while_ray_does_not_answer(bench: Ben
     for _ in range(5):
         assert bench.step()
         bench.clock_s += 1_000
-    assert bench.experiment.model_copy(update={"timings": before.timings}) == before
+    moving = {"timings": before.timings, "phase": before.phase}
+    assert bench.experiment.model_copy(update=moving) == before
 
 
 def test_with_ray_gone_for_good_an_end_that_is_due_is_told_without_it(
@@ -455,6 +456,106 @@ def test_the_whole_deadline_ends_it_for_good(sqlite_database: Database, tmp_path
     assert not bench.step()
     assert bench.ended_as == ("failed", Reason.DEADLINE)
     assert bench.cluster.submitted == [bench.id]
+
+
+def test_the_whole_deadline_counts_from_the_first_start_whoever_follows_and_however_often_it_starts(
+    sqlite_database: Database, tmp_path: Path
+) -> None:
+    bench = Bench(sqlite_database, tmp_path, spec(resources={"deadline_s": 50}), attempts=9)
+    bench.running()
+    assert bench.step()
+    bench.ages_while_followed(30)
+    bench.ages(30)
+    bench.cluster.jobs.clear()
+    assert bench.step()
+    assert bench.step()
+    assert bench.cluster.submitted == [bench.id, job_id(bench.id, 2)]
+    follows = bench.follower
+    bench.ages_while_followed(21)
+    bench.ages(21)
+    for follower in (follows, bench.followed_by(follows.lease)):
+        bench.follower = follower
+        bench.cluster.stopped.clear()
+        assert bench.step()
+        assert bench.cluster.stopped == [job_id(bench.id, 2)]
+    bench.ray_says("STOPPED", attempt=2)
+    assert not bench.step()
+    assert bench.ended_as == ("failed", Reason.DEADLINE)
+
+
+def test_a_wait_in_the_queue_before_the_first_start_is_no_part_of_the_whole_deadline(
+    sqlite_database: Database, tmp_path: Path
+) -> None:
+    bench = Bench(sqlite_database, tmp_path, spec(resources={"deadline_s": 50}))
+    bench.cluster.submitting = [UNREACHABLE]
+    assert bench.step()
+    bench.ages(51)
+    assert leases.release(bench.db, bench.follower.lease)
+    lease = leases.claim(bench.db, "b", 60)
+    assert lease is not None
+    bench.follower = bench.followed_by(lease)
+    assert bench.step()
+    assert bench.experiment.state == "starting"
+
+
+def resumed(bench: Bench) -> None:
+    """Ends the pause, and takes the next from the queue."""
+    switches.resume_queue(bench.db)
+    lease = leases.claim(bench.db, "a", 60)
+    assert lease is not None
+    assert lease.experiment_id == bench.id
+    bench.follower = bench.followed_by(lease)
+
+
+@pytest.mark.parametrize("tried", [False, True])
+def test_what_was_taken_and_did_not_reach_ray_waits_in_the_queue_while_it_is_paused(
+    bench: Bench, tried: bool
+) -> None:
+    if tried:
+        bench.cluster.submitting = [UNREACHABLE]
+        assert bench.step()
+    submitted = list(bench.cluster.submitted)
+    switches.pause_queue(bench.db, "new driver")
+    assert not bench.step()
+    assert (bench.experiment.state, bench.experiment.message) == ("queued", "the queue is paused: new driver")
+    assert bench.cluster.submitted == submitted
+    assert leases.claim(bench.db, "b", 60) is None
+    resumed(bench)
+    assert bench.step()
+    assert bench.experiment.state == "starting"
+
+
+def test_what_reached_ray_after_all_goes_on_though_the_queue_is_paused(bench: Bench) -> None:
+    bench.cluster.submitting, bench.cluster.gets_through = [UNREACHABLE], True
+    bench.cluster.asking = [UNREACHABLE]
+    assert bench.step()
+    switches.pause_queue(bench.db, "new driver")
+    assert bench.step()
+    assert bench.experiment.state == "starting"
+
+
+def test_another_attempt_waits_for_the_end_of_a_pause(bench: Bench) -> None:
+    bench.running()
+    switches.pause_queue(bench.db, "new driver")
+    bench.cluster.jobs.clear()
+    assert bench.step()
+    assert not bench.step()
+    assert bench.experiment.state == "queued"
+    assert bench.cluster.submitted == [bench.id]
+    first, second = bench.experiment.attempts
+    assert (first.reason, second.reason) == (Reason.JOB_UNKNOWN, None)
+    assert second.ended_at is not None
+    resumed(bench)
+    assert bench.step()
+    assert bench.cluster.submitted == [bench.id, job_id(bench.id, 3)]
+    assert bench.experiment.state == "starting"
+
+
+def test_a_cancel_ends_at_once_what_waits_for_the_end_of_a_pause(bench: Bench) -> None:
+    switches.pause_queue(bench.db, "new driver")
+    experiments.request_cancel(bench.db, bench.id)
+    assert not bench.step()
+    assert bench.ended_as == ("cancelled", Reason.CANCELLED_BY_USER)
 
 
 def test_the_whole_deadline_holds_for_one_that_never_could_be_submitted(

@@ -141,6 +141,30 @@ def test_a_group_that_is_about_to_ask_is_waited_for(bench: Bench) -> None:
     assert bench.cluster.submitted == [group]
 
 
+def test_a_clock_that_was_set_back_lets_nobody_wait_for_a_group_that_never_asks(bench: Bench) -> None:
+    bench.succeeds()
+    bench.ages_since_its_end(-3_600)
+    first = bench.id
+    bench.next()
+    assert bench.step()
+    assert bench.cluster.submitted == [first, bench.id]
+
+
+def test_a_clock_that_was_set_back_keeps_an_idle_group_no_longer_than_the_setting_says(bench: Bench) -> None:
+    group = bench.idle_group()
+    ages(bench, -3_600)
+    assert bench.asks(group, group).action == "wait"
+    ages(bench, bench.settings.keep_group_s + 1)
+    assert bench.asks(group, group).action == "end"
+
+
+def test_a_group_whose_last_question_is_in_the_future_is_looked_up_in_ray(bench: Bench) -> None:
+    group = bench.idle_group()
+    assert groups.neglected(bench.db) == []
+    ages(bench, -3_600)
+    assert groups.neglected(bench.db) == [groups.Neglected(group, is_to_end=False)]
+
+
 def test_a_group_that_never_asks_is_not_waited_for_long(bench: Bench) -> None:
     bench.succeeds()
     first = bench.id

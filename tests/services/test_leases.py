@@ -5,10 +5,10 @@ import threading
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import select, text, update
 
 from phantom_core.protocol import Reason
-from services import assignments, experiments, keys, leases, runs, switches
+from services import assignments, experiments, keys, leases, moves, queue, runs, switches
 from services.database import Database, now
 from services.errors import KeyRefused, LeaseLost
 from services.keys import Scope
@@ -35,10 +35,12 @@ def test_a_claim_takes_the_oldest_and_then_nothing(database: Database) -> None:
 
 
 def test_higher_priority_goes_first(database: Database) -> None:
-    low = experiments.submit(database, spec(), priority=0)
-    high = experiments.submit(database, spec(), priority=5)
-    taken = [leases.claim(database, "a", 60) for _ in range(2)]
-    assert [lease.experiment_id for lease in taken if lease] == [high, low]
+    low = experiments.submit(database, spec(resources={"priority": -1}))
+    middle = experiments.submit(database, spec())
+    high = experiments.submit(database, spec(resources={"priority": 5}))
+    assert experiments.get(database, high).priority == 5
+    taken = [leases.claim(database, "a", 60) for _ in range(3)]
+    assert [lease.experiment_id for lease in taken if lease] == [high, middle, low]
 
 
 def test_one_caller_with_a_long_queue_does_not_shut_out_the_others(database: Database) -> None:
@@ -47,6 +49,72 @@ def test_one_caller_with_a_long_queue_does_not_shut_out_the_others(database: Dat
     taken = [leases.claim(database, "a", 60) for _ in range(4)]
     order = [lease.experiment_id for lease in taken if lease]
     assert order == [mine[0], yours, mine[1], mine[2]]
+
+
+def claimed_and_ended(database: Database) -> list[str]:
+    """Takes one at a time from the queue until it is empty, as a service does that has room for one."""
+    order = []
+    while (lease := leases.claim(database, "a", 60)) is not None:
+        order.append(lease.experiment_id)
+        leases.finish(database, lease, ExperimentState.FAILED)
+    return order
+
+
+def test_callers_take_turns_where_one_experiment_runs_at_a_time(database: Database) -> None:
+    mine = [experiments.submit(database, spec(), submitted_by="me") for _ in range(3)]
+    yours = [experiments.submit(database, spec(), submitted_by="you") for _ in range(2)]
+    nobodys = experiments.submit(database, spec())
+    assert claimed_and_ended(database) == [mine[0], yours[0], nobodys, mine[1], yours[1], mine[2]]
+    # Who was served before is remembered, whatever is left of it.
+    for identifier in (*mine, *yours, nobodys):
+        experiments.request_delete(database, identifier)
+    mine = [experiments.submit(database, spec(), submitted_by="me") for _ in range(2)]
+    late = experiments.submit(database, spec())
+    assert claimed_and_ended(database) == [late, *mine]
+
+
+def test_a_clock_that_is_set_back_makes_nobody_wait_for_its_turn(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = [experiments.submit(database, spec(), submitted_by="me") for _ in range(3)]
+    yours = [experiments.submit(database, spec(), submitted_by="you") for _ in range(2)]
+    first = leases.claim(database, "a", 60)
+    assert first is not None
+    assert leases.release(database, first)
+    for module in (leases, moves):
+        monkeypatch.setattr(module, "now", lambda session: now(session) - timedelta(hours=1))
+    assert claimed_and_ended(database) == [yours[0], mine[0], yours[1], mine[1], mine[2]]
+
+
+def test_the_next_is_found_by_an_index_among_thousands(database: Database) -> None:
+    for number in range(3):
+        experiments.submit(database, spec(), submitted_by=f"key-{number}")
+    columns = [column.name for column in Experiment.__table__.columns]
+    changed = {"id": "id || '-' || n", "submitted_by": "submitted_by || (n % 5)"}
+    values = ", ".join(changed.get(name, name) for name in columns)
+    with database.write() as session:
+        session.execute(
+            text(
+                "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 2000) "
+                f"INSERT INTO experiments ({', '.join(columns)}) SELECT {values} FROM experiments, numbers"
+            )
+        )
+    with database.connection() as connection:
+        # As PostgreSQL does by itself after a while.
+        alone = connection.execution_options(isolation_level="AUTOCOMMIT")
+        alone.exec_driver_sql("ANALYZE" if database.is_sqlite else "VACUUM ANALYZE experiments")
+    explain = "EXPLAIN QUERY PLAN " if database.is_sqlite else "EXPLAIN "
+    for statement in (queue.highest_priority(5), queue.turns(0), queue.next_of(0, "key-14")):
+        with database.read() as session:
+            words = statement.compile(session.connection(), compile_kwargs={"literal_binds": True})
+            plan = "\n".join(map(str, session.connection().exec_driver_sql(explain + str(words)).all()))
+        assert "ix_experiments_queue" in plan, plan
+        assert "Seq Scan on experiments" not in plan, plan
+    for _ in range(18):
+        leases.claim(database, "a", 60)
+    with database.read() as session:
+        served = session.scalars(select(Experiment.submitted_by).where(Experiment.state == "leased")).all()
+    assert len(set(served)) == len(served) == 18, "each caller once"
 
 
 def test_a_paused_queue_starts_nothing_but_silent_work_is_taken_over(database: Database) -> None:
@@ -88,7 +156,8 @@ def test_whoever_lost_the_lease_changes_nothing_any_more(database: Database) -> 
         leases.begin_attempt(database, old)
     with pytest.raises(LeaseLost):
         leases.follow(database, old)
-    assert experiments.get(database, identifier).model_copy(update={"timings": before.timings}) == before
+    moving = {"timings": before.timings, "phase": before.phase}
+    assert experiments.get(database, identifier).model_copy(update=moving) == before
 
 
 def test_a_lease_that_ran_out_and_was_not_taken_over_can_be_renewed(database: Database) -> None:
@@ -98,17 +167,14 @@ def test_a_lease_that_ran_out_and_was_not_taken_over_can_be_renewed(database: Da
     assert leases.claim(database, "b", 60) is None
 
 
-def test_an_experiment_given_back_is_queued_again_and_rests(database: Database) -> None:
+def test_an_experiment_given_back_is_queued_again_and_free_for_others_at_once(database: Database) -> None:
     identifier = experiments.submit(database, spec())
     lease = leases.claim(database, "a", 60)
     assert lease is not None
-    assert leases.release(database, lease, retry_after_s=3_600, message="boards are taken")
+    assert leases.release(database, lease, message="the service ends")
     found = experiments.get(database, identifier)
-    assert (found.state, found.message) == ("queued", "boards are taken")
-    assert leases.claim(database, "a", 60) is None
-    with database.write() as session:
-        session.execute(update(Experiment).values(eligible_at=now(session) - timedelta(seconds=1)))
-    assert leases.claim(database, "a", 60) is not None
+    assert (found.state, found.message) == ("queued", "the service ends")
+    assert leases.claim(database, "b", 60) is not None
 
 
 def test_a_running_experiment_given_back_is_free_for_others_at_once(database: Database) -> None:
@@ -296,7 +362,9 @@ def test_a_job_that_reports_while_nobody_holds_the_lease_is_running_once_adopted
     adopted = leases.claim(database, "b", 60)
     assert adopted is not None
     assert leases.mark_starting(database, adopted, identifier)
-    assert experiments.get(database, identifier).state == "running"
+    found = experiments.get(database, identifier)
+    assert found.state == "running"
+    assert [(each.attempt, each.ended_at) for each in found.attempts] == [(1, None)]
 
 
 def test_a_job_that_finishes_while_nobody_holds_the_lease_has_finished(database: Database) -> None:
