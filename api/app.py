@@ -17,11 +17,11 @@ from starlette.middleware import Middleware
 
 import phantom_core
 from api import errors, openapi, pages, service_errors
-from api.auth import authorize, unguarded
+from api.auth import authorize, known_query, unguarded
 from api.background import Background
 from api.context import Context
 from api.direct import Direct
-from api.doors import Doors, is_loopback
+from api.doors import Doors, is_loopback, parse_origin
 from api.heavy import HeavyDocuments
 from api.in_flight import InFlight
 from api.limits import RequestLimits
@@ -78,7 +78,7 @@ def create_app(
             limits=limits or Limits(),
             metrics=metrics,
         ),
-        dependencies=[Depends(authorize)],
+        dependencies=[Depends(authorize), Depends(known_query)],
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
@@ -88,7 +88,7 @@ def create_app(
         telemetry={"tracing": False, "metrics": False, "logs": False},
         middleware=[
             Middleware(RequestContext, metrics=metrics),
-            Middleware(Doors, hosts=_answered_names(settings)),
+            Middleware(Doors, hosts=_answered_names(settings), secure=_secure_authorities(settings)),
             Middleware(RequestLimits),
             Middleware(Methods, routers=ROUTERS),
         ],
@@ -193,5 +193,14 @@ def _answered_names(settings: Settings) -> frozenset[str] | None:
     # Jobs use the service's URL, whatever else people call it.
     own = {settings.host, urlsplit(settings.service_url).hostname or settings.host}
     if settings.allowed_hosts:
-        return frozenset({*own, *settings.allowed_hosts})
+        allowed = {
+            urlsplit(each).hostname or each if "://" in each else each for each in settings.allowed_hosts
+        }
+        return frozenset({*own, *allowed})
     return frozenset(own) if is_loopback(settings.host) else None
+
+
+def _secure_authorities(settings: Settings) -> frozenset[tuple[str, int]]:
+    """Names and ports at which people reach the service by TLS, through a proxy: it speaks none itself."""
+    origins = map(parse_origin, [settings.service_url, *settings.allowed_hosts])
+    return frozenset((origin[1], origin[2]) for origin in origins if origin and origin[0] == "https")

@@ -28,7 +28,8 @@ from api.context import Context, context_of
 from api.doors import SAFE_METHODS
 from api.errors import Forbidden, Unauthorized
 from api.headers import header
-from services import keys
+from api.queries import check_query
+from services import group_calls, keys
 from services.errors import KeyLacksScope, KeyRefused
 from services.keys import Caller, Scope
 
@@ -65,7 +66,7 @@ async def authorize(request: Request, _bearer: Annotated[object, Depends(bearer)
 
     Returns:
         Who asks; None where that isn't known yet: at addresses that need nothing, and for `ingest`, whose
-        token `authorize_job` or `refusing_groups` checks.
+        token `authorize_job` or `authorize_group` checks.
 
     Raises:
         Unauthorized: No key where one is needed, or an invalid one.
@@ -101,6 +102,16 @@ async def authorize(request: Request, _bearer: Annotated[object, Depends(bearer)
     return caller
 
 
+async def known_query(request: Request, _caller: Annotated[object, Depends(authorize)]) -> None:
+    """Refuses query parameters that an address doesn't have, once it is known who asks: of jobs that is known later.
+
+    Raises:
+        ApiError: See `check_query`.
+    """
+    if needed_scope(request.scope.get("route")) != Scope.INGEST:
+        check_query(request)
+
+
 async def authorize_job(request: Request, _caller: Annotated[object, Depends(authorize)]) -> Caller:
     """Lets a request with the token of any experiment's job through, before its body is read.
 
@@ -114,7 +125,10 @@ async def authorize_job(request: Request, _caller: Annotated[object, Depends(aut
     token, context = _token(request), context_of(request)
     assert token is not None, "authorize has let no request without a token through"
     with _counting_refusals(context, request.client.host if request.client else ""):
-        return await run_in_threadpool(_verified, request, partial(keys.verify_job, context.database, token))
+        verify = partial(keys.verify_job, context.database, token)
+        caller = await run_in_threadpool(_verified, request, verify)
+    check_query(request)
+    return caller
 
 
 def known_job(request: Request) -> tuple[str, Caller | None]:
@@ -155,17 +169,34 @@ def _counting_refusals(context: Context, host: str) -> Iterator[None]:
 CallerDependency = Annotated[Caller | None, Depends(authorize)]
 
 
+async def authorize_group(request: Request, _caller: Annotated[object, Depends(authorize)]) -> str:
+    """Lets a request with the token of any worker group through, before its body is read; gives the token.
+
+    Which group it speaks of is in the body: `services.group_calls` looks whether that is the token's.
+
+    Raises:
+        Unauthorized: The token is no group's.
+    """
+    token, context = _token(request), context_of(request)
+    assert token is not None, "authorize has let no request without a token through"
+    with _counting_refusals(context, request.client.host if request.client else ""), refusing_groups(request):
+        await run_in_threadpool(group_calls.verify, context.database, token)
+    check_query(request)
+    return token
+
+
+GroupDependency = Annotated[str, Depends(authorize_group)]
+
+
 @contextmanager
-def refusing_groups(request: Request) -> Iterator[str]:
-    """Gives the token that a worker group sent; one that is not the group's is refused.
+def refusing_groups(request: Request) -> Iterator[None]:
+    """A token that is not a worker group's, or not that of the group that is spoken of, is refused.
 
     Raises:
         Unauthorized: The token is not valid.
     """
-    token = _token(request)
-    assert token is not None, "authorize has let no request without a token through"
     try:
-        yield token
+        yield
     except KeyRefused as error:
         raise Unauthorized(str(error), challenge=_challenge(request)) from error
 

@@ -7,7 +7,8 @@ strangers' pages. Two checks keep those out:
   Only the service's own names are answered.
 - **Origin**: a page of any other origin (scheme, host and port: another port on this machine is another
   origin) may send a form or a simple request here. Whatever changes something must come from the
-  service's own origin, or from a program, which sends no Origin at all.
+  service's own origin, or from a program, which sends no Origin at all. Its scheme is http, but where the
+  settings say that people reach it by https: what a proxy speaks in front can't be seen from here.
 """
 
 import ipaddress
@@ -21,6 +22,7 @@ from api.errors import ApiError, Forbidden, problem_response, shown
 from api.headers import header, header_list
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+DEFAULT_PORTS = {"http": 80, "https": 443}
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -56,19 +58,36 @@ def _split(authority: str) -> tuple[str, int | None] | None:
     return (host.rstrip("."), port) if host else None
 
 
+def parse_origin(origin: str) -> tuple[str, str, int] | None:
+    """Scheme, host and port of an origin, or of an address; None if it is neither of http nor of https."""
+    try:
+        parts = urlsplit(origin)
+    except ValueError:
+        return None
+    default_port = DEFAULT_PORTS.get(parts.scheme)
+    known = split_authority(parts.netloc)
+    if default_port is None or known is None:
+        return None
+    return parts.scheme, known[0], known[1] or default_port
+
+
 class Doors:
     """Answers only to known names, and lets only the service's own pages change anything."""
 
-    def __init__(self, app: ASGIApp, hosts: Collection[str] | None) -> None:
+    def __init__(
+        self, app: ASGIApp, hosts: Collection[str] | None, secure: Collection[tuple[str, int]] = ()
+    ) -> None:
         """Sets the names.
 
         Args:
             app: The app inside.
             hosts: Names and addresses that the service answers to, besides loopback's; None answers to
                 any (for a service that demands a key of everyone, whose key no stranger's page has).
+            secure: Names and ports at which people reach it by https; everywhere else they do by http.
         """
         self.app = app
         self.hosts = None if hosts is None else {host.lower() for host in hosts} | LOOPBACK_NAMES
+        self.secure = frozenset(secure)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers the request, or refuses it."""
@@ -110,14 +129,10 @@ class Doors:
             if header(scope, b"sec-fetch-site") in (None, "same-origin", "none"):
                 return None
             return Forbidden("a page of another origin may not change anything here", "foreign-origin")
-        try:
-            parts = urlsplit(origin)
-            known = split_authority(parts.netloc)
-        except ValueError:
-            known, parts = None, urlsplit("")
-        default_port = {"http": 80, "https": 443}.get(parts.scheme)
-        if default_port is not None and known is not None:
-            same_host = known[0] == host
-            if same_host and (known[1] or default_port) == (port or default_port):
-                return None
-        return Forbidden(f"a page of {shown(origin)} may not change anything here", "foreign-origin")
+        scheme = "https" if (host, port or DEFAULT_PORTS["https"]) in self.secure else "http"
+        if parse_origin(origin) == (scheme, host, port or DEFAULT_PORTS[scheme]):
+            return None
+        detail = f"a page of {shown(origin)} may not change anything here"
+        if scheme == "http" and origin.startswith("https:"):
+            detail += "; if people reach the service there, add that address to GHOSTWATT_ALLOWED_HOSTS"
+        return Forbidden(detail, "foreign-origin")

@@ -51,6 +51,7 @@ REQUESTS: dict[tuple[str, str], dict[str, Any]] = {
             }
         ],
     },
+    ("post", "/v1/queue/pause"): {"reason": "new driver"},
     ("post", "/internal/v1/next"): {"group_id": _EXPERIMENT, "finished": _EXPERIMENT, "device": "cuda"},
     ("post", "/internal/v1/group-ended"): {"group_id": _EXPERIMENT, "outcome": "succeeded"},
 }

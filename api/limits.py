@@ -31,6 +31,8 @@ MAX_HEADERS = 100
 """Most headers."""
 WHOLE = "ghostwatt.body_is_whole"
 """Key of a request's scope that the protocol sets once all of the body is there."""
+REFUSED = "ghostwatt.refused"
+"""Key of a request's scope that is set while what is left of its refused body is thrown away."""
 BODY_PAUSE_S = 30.0
 """Longest pause between two parts of a body."""
 BODY_S = 300.0
@@ -141,6 +143,9 @@ class _Body:
 
     async def drain(self) -> None:
         """Reads what a refusal left unread: closing on it would reset the connection and lose the answer."""
+        if self._complete:
+            return
+        self._scope[REFUSED] = True
         try:
             async with asyncio.timeout(DRAIN_S):
                 while not self._complete and self._received_bytes < DRAINED_BYTES:

@@ -15,6 +15,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import problem_response, shown
 
+FILES = re.compile(r"/static(/|$)")
+"""Where files are, which are no routes."""
 HEAD = "asks_head"
 """Key of a request's state that is set where only the headers of a GET are wanted."""
 
@@ -31,6 +33,7 @@ class Methods:
             for route in router.routes
             if isinstance(route, APIRoute)
         ]
+        self._known.append((FILES, frozenset({"GET"})))
         paths = {route.path for router in routers for route in router.routes if isinstance(route, APIRoute)}
         self._plain = {path: self._allowed(path) for path in paths if "{" not in path}
         """What is allowed where the path is all there is to know."""

@@ -14,7 +14,7 @@ from api import examples
 from api.bodies import Pause
 from api.errors import MEDIA_TYPE, Problem
 from phantom_core.described import description_of
-from phantom_core.protocol import EventBatch
+from phantom_core.protocol import EventBatch, GroupEnded, NextRequest
 from phantom_core.spec import ExperimentSpec
 from services.views import Occurrence
 
@@ -31,7 +31,9 @@ Submit an experiment (`POST /v1/experiments`), watch it (`GET /v1/experiments/{i
 - **Keys**: on loopback none is needed unless `GHOSTWATT_REQUIRE_KEYS=1`; on every other address each request
   carries `Authorization: Bearer KEY`. `x-ghostwatt-scope` says which scope an address needs.
 - **Retries**: send an `Idempotency-Key` with a submission and it is made once, however often it is sent.
-- **Every answer** carries `X-Request-ID`; reads carry an `ETag` and answer 304 to `If-None-Match`.
+- **Every answer** carries `X-Request-ID`. What is read as JSON (but for `/healthz` and `/readyz`) carries an `ETag`
+  and is a 304 to `If-None-Match`.
+- **Query parameters** that an address doesn't have are a 422 that names those it has.
 """
 
 TAGS = [
@@ -43,7 +45,10 @@ TAGS = [
     {"name": "internal", "description": "For the job of an experiment only, with its own token."},
 ]
 
-UNSEEN_MODELS: tuple[type[BaseModel], ...] = (Problem, ExperimentSpec, EventBatch, Occurrence, Pause)
+UNSEEN_MODELS: tuple[type[BaseModel], ...] = (
+    *(Problem, ExperimentSpec, Occurrence, Pause),
+    *(EventBatch, NextRequest, GroupEnded),
+)
 """Models of bodies and answers that no route declares to FastAPI, since it may not parse them."""
 
 COMMON_PROBLEMS = {

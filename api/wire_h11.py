@@ -14,15 +14,24 @@ class H11Wire(Wire, H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Takes what came; notes since when it has been part of a request only."""
+        self._pieces += 1
         super().data_received(data)
         if not self._is_partial():
             self._incomplete_since_s = None
         elif self._incomplete_since_s is None:
             self._incomplete_since_s = self.loop.time()
 
+    def is_in_head(self) -> bool:
+        """See `Wire`."""
+        return self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
+
+    def owes_body(self) -> bool:
+        """See `Wire`."""
+        return self.conn.their_state is h11.SEND_BODY and not self.flow.read_paused
+
     def _is_partial(self) -> bool:
         if self.conn.their_state is h11.IDLE:
-            return bool(self.conn.trailing_data[0])
+            return self.is_in_head()
         # Also what comes after an answer was given early: the rest of a body must not come for ever.
         return (
             self.conn.their_state is h11.SEND_BODY and self.cycle is not None and self.cycle.response_complete

@@ -29,6 +29,7 @@ class LlhttpWire(Wire, HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Takes what came; notes since when it has been part of a request only."""
         self._unset_keepalive_if_required()
+        self._pieces += 1
         if self._refusal is not None:
             return
         # A head that is whole is measured by `limits`; here it matters that one without an end isn't kept.
@@ -56,6 +57,14 @@ class LlhttpWire(Wire, HttpToolsProtocol):
         except httptools.HttpParserUpgrade as upgrade:
             # Whoever asks for another protocol gets an answer in this one, and so does what it sends next.
             self._feed(data[upgrade.args[0] :])
+
+    def is_in_head(self) -> bool:
+        """See `Wire`."""
+        return self._in_head
+
+    def owes_body(self) -> bool:
+        """See `Wire`."""
+        return not self._in_head and not self._is_whole and not self.flow.read_paused
 
     def _is_busy(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete

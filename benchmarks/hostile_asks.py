@@ -19,6 +19,7 @@ from benchmarks.hostile_cases import (
     event_ids,
     header_values,
     mutated,
+    out_of_time,
     percent_encoded,
     queries,
     ranges,
@@ -155,6 +156,10 @@ def _own(known: Known) -> dict[str, st.SearchStrategy[Ask]]:
         "events nearly right": st.builds(
             lambda body: Ask("POST", "/internal/v1/events", json.dumps(body).encode(), job),
             mutated(known.batch),
+        ),
+        "events out of time": st.builds(
+            lambda body: Ask("POST", "/internal/v1/events", json.dumps(body).encode(), job),
+            out_of_time(known.batch),
         ),
     }
 

@@ -40,6 +40,37 @@ event_ids = st.one_of(
     st.integers(-1, 2**70).map(str),
     st.text(alphabet=st.characters(min_codepoint=33, max_codepoint=126), max_size=20),
 )
+offsets = st.one_of(
+    st.sampled_from(["Z", "+14:00", "-14:00", "+23:59", "-23:59", "+24:00", "+00:01", ""]),
+    st.builds("{}{:02}:{:02}".format, st.sampled_from("+-"), st.integers(0, 23), st.integers(0, 59)),
+)
+moments = st.one_of(
+    # A time zone away from years that there are not.
+    st.builds("0001-01-01T0{}:00:00+{}:59".format, st.integers(0, 9), st.integers(10, 23)),
+    st.builds("9999-12-31T1{}:59:59-{}:59".format, st.integers(0, 9), st.integers(14, 23)),
+    st.builds(
+        "{}T{:02}:{:02}:00{}".format,
+        st.one_of(
+            st.dates().map(lambda day: day.isoformat()),
+            st.sampled_from(
+                ["0001-01-01", "1969-12-31", "1970-01-01", "8999-12-31", "9000-01-01", "9999-12-31"]
+            ),
+        ),
+        *(st.integers(0, 23), st.integers(0, 59), offsets),
+    ),
+    st.sampled_from(
+        ["0000-01-01T00:00:00Z", "10000-01-01T00:00:00Z", "-62135596800", "253402300799", "1e18"]
+    ),
+)
+"""Times of all years and time zones, those among them that other time zones have no year for."""
+spans_s = st.one_of(
+    st.integers(11, 16).map(lambda power: 3.0 * 10**power),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.floats(min_value=-1e15, max_value=1e15),
+    st.builds(lambda sign, power: sign * 10.0**power, st.sampled_from([1, -1]), st.integers(0, 308)),
+    st.sampled_from([0.0, "NaN", "Infinity", "-Infinity", 86_399_999_999_999.0, 86_400_000_000_000.0]),
+)
+"""Durations, and readings of monotonic clocks."""
 QUERY_NAMES = (
     *(
         "state",
@@ -60,12 +91,13 @@ query_values = st.one_of(
     numbers.map(str),
     st.integers(1, 500).map(str),
     st.sampled_from(["true", "newest", "succeeded", "saves", "a=b", "phantom", "NaN", "1e999", "0.3"]),
-    st.datetimes().map(lambda moment: f"{moment.isoformat()}Z"),
+    moments,
 )
 queries = st.one_of(
     st.lists(st.tuples(st.sampled_from(QUERY_NAMES), query_values), max_size=4),
     # Most names are known to few addresses: one alone gets further.
     st.tuples(st.tuples(st.sampled_from(QUERY_NAMES), query_values)).map(list),
+    st.tuples(st.tuples(st.sampled_from(["submitted_after", "submitted_before"]), moments)).map(list),
 )
 header_values = st.binary(max_size=60).map(
     lambda raw: bytes(byte for byte in raw if byte not in b"\r\n\x00").strip()
@@ -125,3 +157,37 @@ def mutated(draw: st.DrawFn, document: Any) -> Any:
         if not [path for path in places(changed) if path]:
             break
     return changed
+
+
+TIMES = ("at", "started_at")
+"""Fields of events that hold moments."""
+SPANS = ("duration_s", "started_monotonic_s", "monotonic_s", "training_s", "seconds_to_target")
+"""Those that hold seconds."""
+
+
+@st.composite
+def out_of_time(draw: st.DrawFn, batch: Any) -> Any:
+    """Events that are right and new, but for some of their times and durations."""
+    changed = copy.deepcopy(batch)
+    for number, event in enumerate(changed["events"]):
+        event["seq"] = draw(st.integers(1_000, 2**40)) + number
+    if draw(st.booleans()):
+        # What a duration does depends on the window's phase.
+        phase, duration_s = draw(st.sampled_from(["setup", "training", "evaluation"])), draw(spans_s)
+        for payload in [each["payload"] for each in changed["events"] if each["payload"]["kind"] == "window"]:
+            payload.update(phase=phase, duration_s=duration_s)
+        return changed
+    fields = draw(st.sampled_from([TIMES, SPANS]))
+    told = [path for path in places(changed) if _field(path) in fields]
+    for place in draw(st.lists(st.sampled_from(told), min_size=1, max_size=4, unique=True)):
+        holder = changed
+        for key in place[:-1]:
+            holder = holder[key]
+        if not isinstance(holder[place[-1]], list):
+            holder[place[-1]] = draw(moments if _field(place) in TIMES else spans_s)
+    return changed
+
+
+def _field(place: tuple[Any, ...]) -> str:
+    """The last name on the way to a place: items of a list are named as their list."""
+    return next((part for part in reversed(place) if isinstance(part, str)), "")

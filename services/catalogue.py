@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session, load_only, undefer
 
@@ -13,6 +13,7 @@ from phantom_core.flags import Flag
 from services import cursors, timings
 from services.database import Database, now
 from services.errors import NotFound
+from services.instants import Instant
 from services.states import ExperimentState
 from services.tables import (
     Arm,
@@ -52,9 +53,9 @@ class ExperimentFilter(BaseModel):
     """All of these tags, with these values."""
     strategy: SearchedText | None = None
     """Some arm has this strategy."""
-    submitted_after: AwareDatetime | None = None
+    submitted_after: Instant | None = None
     """Accepted at or after this."""
-    submitted_before: AwareDatetime | None = None
+    submitted_before: Instant | None = None
     """Accepted before this."""
 
 

@@ -17,6 +17,7 @@ from phantom_core.protocol import (
     RunStarted,
     Window,
 )
+from services.instants import LONGEST_S, is_instant, is_span
 from services.moves import SERVICE
 from services.scrubbing import scrubbed
 
@@ -27,7 +28,6 @@ MOST_TEXT = 4_000
 MOST_NAME = 255
 """Characters of a host's or device's name that are kept."""
 _LONGEST_SECRET = 1_000
-_YEARS = range(1970, 9_000)
 
 
 def refusal(event: Event, experiment_id: str) -> str | None:
@@ -42,20 +42,21 @@ def refusal(event: Event, experiment_id: str) -> str | None:
         return "its attempt or seq is too large"
     if any(abs(number) > LARGEST for number in _integers(event)):
         return "a whole number in it is too large"
-    if any(moment.year not in _YEARS for moment in _moments(event)):
+    if not all(map(is_instant, _moments(event))):
         return "a time in it is out of range"
+    if not all(map(is_span, _spans(event))):
+        return f"a duration or monotonic time in it is no number of seconds up to {LONGEST_S:g}"
     match event.payload:
         case Metrics() if event.subject_id == experiment_id:
             return "metrics belong to a run"
         case Window() as window:
-            numbers = (window.duration_s, window.started_monotonic_s)
-            if not all(math.isfinite(number) for number in numbers) or window.duration_s < 0:
-                return "its duration or start is not a number of seconds"
+            if window.duration_s < 0:
+                return "its duration is negative"
             if min(window.index, window.steps, window.samples) < 0 or window.index >= 2**31:
                 return "its index, steps or samples are out of range"
         case BoardStates() as board:
-            if not board.states or not all(math.isfinite(state.monotonic_s) for state in board.states):
-                return "it holds no states, or one without a time"
+            if not board.states:
+                return "it holds no states"
     return None
 
 
@@ -63,8 +64,9 @@ def text(value: str | None, most: int = MOST_TEXT) -> str | None:
     """Text as it is kept: no NUL, which no database takes, not endless, and without what looks like a secret."""
     if value is None:
         return None
-    # More than is kept, so that no secret is cut in two before it is looked for.
-    return scrubbed(value[: most + _LONGEST_SECRET].replace("\x00", "\ufffd"))[:most]
+    # More than is kept: what is blotted out makes room for what comes behind it.
+    looked_at = value[: most + _LONGEST_SECRET].replace("\x00", "\ufffd")
+    return scrubbed(looked_at, is_cut=len(value) > len(looked_at))[:most]
 
 
 def name(value: str) -> str:
@@ -128,5 +130,21 @@ def _moments(event: Event) -> Iterable[datetime]:
             yield from samples.at
         case BoardStates() as board:
             yield from (state.at for state in board.states)
+        case _:
+            return
+
+
+def _spans(event: Event) -> Iterable[float]:
+    match event.payload:
+        case Window() as window:
+            yield from (window.duration_s, window.started_monotonic_s)
+        case PowerSamples() as samples:
+            yield from samples.monotonic_s
+        case BoardStates() as board:
+            yield from (state.monotonic_s for state in board.states)
+        case RunFinished() as finished:
+            # One that isn't finite counts as unknown, wherever it is looked at.
+            known = (finished.training_s, finished.seconds_to_target)
+            yield from (each for each in known if each is not None and math.isfinite(each))
         case _:
             return

@@ -13,7 +13,7 @@ from services.admissions import Admission, KeyClaim, admission_of
 from services.catalogue import get, list_experiments
 from services.database import Database, now
 from services.endings import end_experiment
-from services.errors import IdempotencyConflict, NotFound
+from services.errors import IdempotencyConflict, NotFound, SpecError
 from services.ids import experiment_id as new_id
 from services.moves import lock_experiment, log, move_experiment
 from services.states import ExperimentState
@@ -23,6 +23,7 @@ from services.validation import accept
 __all__ = [
     "get",
     "list_experiments",
+    "made_with_key",
     "made_with_key_of",
     "move_experiment",
     "prepare",
@@ -55,9 +56,39 @@ def prepare(
     body = spec.model_dump_json()
     claim = None
     if idempotency_key is not None:
-        digest = hashlib.sha256(body.encode()).digest()
-        claim = KeyClaim(submitted_by or "", idempotency_key, digest)
+        claim = _claim(body, submitted_by, idempotency_key)
     return admission_of(new_id(), plan, costs, body, submitted_by=submitted_by, claim=claim)
+
+
+def _claim(spec_json: str, submitted_by: str | None, idempotency_key: str) -> KeyClaim:
+    digest = hashlib.sha256(spec_json.encode()).digest()
+    return KeyClaim(submitted_by or "", idempotency_key, digest)
+
+
+def made_with_key(
+    db: Database,
+    spec: ExperimentSpec,
+    *,
+    submitted_by: str | None = None,
+    idempotency_key: str,
+) -> str | None:
+    """The experiment that an earlier submission with a key made, for a spec that can't be run any more.
+
+    What a cluster has may change between a submission and its repeat, which must be answered all the same.
+
+    Args:
+        db: The database.
+        spec: What was submitted.
+        submitted_by: See `prepare`.
+        idempotency_key: See `prepare`.
+
+    Returns:
+        Its id; None if there is none.
+
+    Raises:
+        IdempotencyConflict: The key was used for another spec.
+    """
+    return _made_with(db, _claim(spec.model_dump_json(), submitted_by, idempotency_key))
 
 
 def submit(
@@ -84,12 +115,20 @@ def submit(
         SpecError: The spec can't be run as it is.
         IdempotencyConflict: The key was used for another spec.
     """
-    admission = prepare(
-        spec,
-        capacity=capacity,
-        submitted_by=submitted_by,
-        idempotency_key=idempotency_key,
-    )
+    try:
+        admission = prepare(
+            spec,
+            capacity=capacity,
+            submitted_by=submitted_by,
+            idempotency_key=idempotency_key,
+        )
+    except SpecError:
+        if idempotency_key is None:
+            raise
+        earlier = made_with_key(db, spec, submitted_by=submitted_by, idempotency_key=idempotency_key)
+        if earlier is None:
+            raise
+        return earlier
     # Whoever holds the key may be undone, or forgotten, between the two looks; then it is free again.
     while not admit(db, [admission]):
         earlier = made_with_key_of(db, admission)
@@ -164,8 +203,11 @@ def made_with_key_of(db: Database, admission: Admission) -> str | None:
     Raises:
         IdempotencyConflict: That was of another spec.
     """
-    claim = admission.claim
-    assert claim is not None, "what has no key is never refused for it"
+    assert admission.claim is not None, "what has no key is never refused for it"
+    return _made_with(db, admission.claim)
+
+
+def _made_with(db: Database, claim: KeyClaim) -> str | None:
     with db.read() as session:
         earlier = session.get(IdempotencyKey, (claim.caller, claim.key))
     if earlier is None:

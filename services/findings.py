@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import ColumnElement, Select, case, select, tuple_
 from sqlalchemy.orm import Session, aliased
 
@@ -11,6 +11,7 @@ from phantom_core.described import describe
 from services import cursors
 from services.catalogue import SearchedText
 from services.database import Database
+from services.instants import Instant
 from services.metrics import METRICS
 from services.tables import Arm, Comparison, Device, Experiment, ExperimentTag
 from services.views import FindingView, Page, Verdict
@@ -49,9 +50,9 @@ class FindingFilter(BaseModel):
     compared at the target loss is at equal loss, and what never reached it is left out."""
     measured: bool = False
     """Leaves out estimates."""
-    submitted_after: AwareDatetime | None = None
+    submitted_after: Instant | None = None
     """Experiments accepted at or after this."""
-    submitted_before: AwareDatetime | None = None
+    submitted_before: Instant | None = None
     """Experiments accepted before this."""
 
 

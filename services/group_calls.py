@@ -24,6 +24,21 @@ WAIT = NextAnswer(action="wait")
 END = NextAnswer(action="end")
 
 
+REFUSED = "the worker group's token is not valid, or the group is given up"
+
+
+def verify(db: Database, token: str) -> None:
+    """Looks whether a token is any group's; groups are few.
+
+    Raises:
+        KeyRefused: It is none's.
+    """
+    with db.read() as session:
+        known = session.scalars(select(WorkerGroup.id).where(WorkerGroup.token_hash == token_hash(token)))
+        if known.first() is None:
+            raise KeyRefused(REFUSED)
+
+
 def ask(db: Database, request: NextRequest, token: str, keep_s: float) -> NextAnswer:
     """What a group is to do next.
 
@@ -118,7 +133,7 @@ def _known(session: Session, group_id: str, token: str) -> WorkerGroup:
     group = session.get(WorkerGroup, group_id)
     known = hmac.compare_digest(group.token_hash if group else bytes(32), token_hash(token))
     if group is None or not known:
-        raise KeyRefused("the worker group's token is not valid, or the group is given up")
+        raise KeyRefused(REFUSED)
     return group
 
 

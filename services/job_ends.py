@@ -1,14 +1,14 @@
 """What the end of an experiment's job means for the experiment, where its ranks did not say so themselves."""
 
 from phantom_core.protocol import Reason
-from services.cluster import Cluster, ClusterError, JobStatus, storable
+from services.cluster import Cluster, ClusterError, JobStatus
 from services.database import Database
 from services.deadlines import Ending
 from services.event_limits import text
 from services.leases import FollowView
+from services.log_cuts import LOOKED_BEFORE, taken
 from services.log_parts import EMPTY
 from services.log_shares import began_at, read_up_to, share_of
-from services.scrubbing import scrubbed
 from services.states import ExperimentState
 
 LOG_TAIL_CHARACTERS = 2_000
@@ -63,10 +63,11 @@ def _log_tail(db: Database, cluster: Cluster, experiment_id: str, job: str, atte
         began = began_at(session, experiment_id, attempt)
         begin = read_up_to(session, experiment_id, attempt) if began is None else began
     try:
-        # Much more than is quoted, so that no secret is cut in two before it is looked for.
-        part = cluster.log(job, begin or 0, LOOKED_THROUGH) or EMPTY
+        # Much more than is quoted: what is blotted out makes room for what stands before it.
+        part = cluster.log(job, max(0, (begin or 0) - LOOKED_BEFORE), LOOKED_THROUGH) or EMPTY
     except ClusterError:
         return ""
     with db.read() as session:
         share = share_of(session, experiment_id, attempt, part, begin)
-    return scrubbed(storable(share.part.data.decode(errors="replace")))[-LOG_TAIL_CHARACTERS:].strip()
+    end = taken(part, share.begin_byte, share.end_byte, ended=True).text
+    return end[-LOG_TAIL_CHARACTERS:].strip()

@@ -14,14 +14,14 @@ from functools import partial
 from sqlalchemy import ColumnElement, delete, func, or_, select
 from sqlalchemy.orm import Session
 
-from services.cluster import Cluster, storable
+from services.cluster import Cluster
 from services.database import Database, now
 from services.errors import NotFound
+from services.log_cuts import LOOKED_BEFORE, taken
 from services.log_parts import LogPart
-from services.log_shares import read_up_to, share_of
+from services.log_shares import Share, read_up_to, share_of
 from services.mishaps import Mishaps
 from services.moves import lock_experiment
-from services.scrubbing import scrubbed
 from services.states import LEASED_STATES, TERMINAL_STATES, ExperimentState
 from services.tables import Attempt, Experiment, ExperimentAttempt, JobLog, JobLogPart, Run
 
@@ -118,20 +118,27 @@ def _copy(
     """Copies what is new of one job's log; whether it grew or was completed."""
     with db.read() as session:
         begin = read_up_to(session, experiment_id, attempt)
-    part = cluster.log(job, begin or 0, MOST_COPIED_BYTES)
+    part = cluster.log(job, max(0, (begin or 0) - LOOKED_BEFORE), MOST_COPIED_BYTES + LOOKED_BEFORE)
     if part is None:
         return store(db, experiment_id, attempt, LogPart(begin or 0, b""), ended=True)
     with db.read() as session:
         share = share_of(session, experiment_id, attempt, part, begin)
     # Where its own mark was found, what lies before is others'.
-    is_joined = begin is not None and share.part.first_byte == part.first_byte
+    is_joined = begin is not None and share.begin_byte == part.first_byte
     left_out = max(0, part.first_byte - (begin or 0)) if is_joined else 0
     # Whether it was over was read before the log, so what an ended job printed is all in it.
-    return store(db, experiment_id, attempt, share.part, left_out=left_out, ended=share.is_over or is_over)
+    return store(db, experiment_id, attempt, part, share, left_out=left_out, ended=share.is_over or is_over)
 
 
 def store(
-    db: Database, experiment_id: str, attempt: int, part: LogPart, *, ended: bool, left_out: int = 0
+    db: Database,
+    experiment_id: str,
+    attempt: int,
+    part: LogPart,
+    share: Share | None = None,
+    *,
+    ended: bool,
+    left_out: int = 0,
 ) -> bool:
     """Adds what is new of a log; any number of processes may do so at once.
 
@@ -139,38 +146,35 @@ def store(
         db: The database.
         experiment_id: Whose.
         attempt: Which start of its job.
-        part: The log's end as far as it is the experiment's; what is there already may be in it.
+        part: The log's end; what is there already may be in it.
+        share: What of the part is the experiment's; None is all of it.
         ended: Whether it will not grow.
         left_out: Bytes of it just before, which can't be had any more.
 
     Returns:
         Whether anything changed.
     """
+    share = share or Share(part.first_byte, part.end_byte, is_over=ended)
     with db.write() as session:
         if lock_experiment(session, experiment_id) is None:
             return False
         head = session.get(JobLog, (experiment_id, attempt))
         if head is None:
             head = JobLog(
-                experiment_id=experiment_id, attempt=attempt, read_bytes=part.first_byte, first_byte=0, end_byte=0,
+                experiment_id=experiment_id, attempt=attempt, read_bytes=share.begin_byte, first_byte=0, end_byte=0,
                 is_complete=False, copied_at=now(session),
             )  # fmt: skip
             session.add(head)
             session.flush()
-        elif head.read_bytes >= part.first_byte:
+        elif head.read_bytes >= share.begin_byte:
             left_out = 0  # another process was quicker
         if head.is_complete:
             return False
-        head.read_bytes = max(head.read_bytes, part.first_byte)
-        new = part.data[head.read_bytes - part.first_byte :]
-        if left_out and b"\n" in new:  # the rest of a line may be the rest of a secret
-            rest = new.index(b"\n") + 1
-            new, left_out, head.read_bytes = new[rest:], left_out + rest, head.read_bytes + rest
-        if not ended:
-            whole_lines = new.rfind(b"\n") + 1  # half a line may be half a secret
-            new = new[:whole_lines] if whole_lines or len(new) <= PART_BYTES else new
-        head.read_bytes += len(new)
-        data = scrubbed(storable(new.decode(errors="replace"))).encode()
+        begin = min(max(head.read_bytes, share.begin_byte), share.end_byte)
+        new = taken(part, begin, share.end_byte, ended=ended)
+        head.read_bytes = max(head.read_bytes, new.end_byte)
+        left_out += new.begin_byte - begin
+        data = new.text.encode()
         if not data and not ended and not left_out:
             return False
         # Of a burst that is longer than what is kept, the beginning needn't be written first.

@@ -15,10 +15,12 @@ _MARK = re.compile(rb"^.*" + JOB_LOG_LINE.encode() + rb"(?P<experiment>[a-z0-9-]
 
 @dataclass(frozen=True)
 class Share:
-    """Which bytes of a job's log are one experiment's."""
+    """Which bytes of a part of a job's log are one experiment's."""
 
-    part: LogPart
-    """Those of what was read."""
+    begin_byte: int
+    """Position of the first."""
+    end_byte: int
+    """Position behind the last."""
     is_over: bool
     """Whether the log has gone on to another experiment."""
 
@@ -80,5 +82,4 @@ def share_of(session: Session, experiment_id: str, attempt: int, part: LogPart, 
         begin = part.end_byte
     begin = min(max(begin, part.first_byte), part.end_byte)
     end = next((place for place, experiment in marks if place >= begin and experiment != experiment_id), None)
-    data = part.data[begin - part.first_byte : None if end is None else end - part.first_byte]
-    return Share(LogPart(begin, data), end is not None)
+    return Share(begin, part.end_byte if end is None else end, end is not None)

@@ -66,7 +66,8 @@ class Settings(BaseModel):
     """Port that it listens on; 0 lets the system choose."""
     allowed_hosts: tuple[str, ...] = ()
     """Names that the Host header may hold besides loopback's, separated by commas; empty allows the bound
-    address on loopback, and any name elsewhere, where every request needs a key."""
+    address on loopback, and any name elsewhere, where every request needs a key. One that people reach by TLS, through
+    a proxy, is given as an address: `https://ghostwatt.example`; only then may pages of it change anything."""
     require_keys: bool = False
     """Whether requests on loopback need an API key too; on any other address they always do."""
     service_url: str = Field(default_factory=_address)

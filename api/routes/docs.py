@@ -1,10 +1,11 @@
 """The API's description for programs (`/openapi.json`) and for people (`/docs`)."""
 
 from fastapi import APIRouter, Request
-from starlette.responses import HTMLResponse, JSONResponse
+from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from api import pages
 from api.auth import needs
+from api.responses import cacheable_json
 
 DOCS_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
@@ -16,9 +17,9 @@ router = APIRouter(include_in_schema=False)
 
 
 @router.get("/openapi.json", openapi_extra=needs("read"))
-def document(request: Request) -> JSONResponse:
+def document(request: Request) -> Response:
     """The OpenAPI document."""
-    return JSONResponse(request.app.openapi())
+    return cacheable_json(request, bytes(JSONResponse(request.app.openapi()).body))
 
 
 @router.get("/docs", openapi_extra=needs("read"))

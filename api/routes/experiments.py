@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from api.auth import needs
 from api.context import ContextDependency
@@ -15,6 +15,7 @@ from phantom_core.spec import TagKey, TagValue
 from services import experiments
 from services.catalogue import ExperimentFilter
 from services.cursors import MAX_LIMIT
+from services.instants import Instant
 from services.states import ExperimentState
 from services.views import ExperimentDetail, ExperimentView, Page
 
@@ -47,9 +48,9 @@ class ExperimentQuery(BaseModel):
     """`key=value`; may be repeated, and all must hold."""
     strategy: Annotated[str, Field(max_length=32, pattern=r"^[a-z_]*$")] | None = None
     """Some arm has this strategy."""
-    submitted_after: AwareDatetime | None = None
+    submitted_after: Instant | None = None
     """Accepted at or after this time."""
-    submitted_before: AwareDatetime | None = None
+    submitted_before: Instant | None = None
     """Accepted before this time."""
     cursor: Cursor | None = None
     """`next_cursor` of the page before, with the same filters."""

@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from api.auth import needs
 from api.context import ContextDependency
@@ -12,6 +12,7 @@ from api.responses import cacheable
 from api.routes.experiments import Cursor, Limit, parse_tags
 from services import findings
 from services.findings import FindingFilter
+from services.instants import Instant
 from services.views import FindingView, Page, Verdict
 
 router = APIRouter(tags=["comparisons"])
@@ -53,9 +54,9 @@ class FindingQuery(BaseModel):
     """Only arms that are known to have ended at their baseline's loss, or were compared at the target loss."""
     measured: bool = False
     """Only measured energies, no estimates."""
-    submitted_after: AwareDatetime | None = None
+    submitted_after: Instant | None = None
     """Experiments accepted at or after this time."""
-    submitted_before: AwareDatetime | None = None
+    submitted_before: Instant | None = None
     """Experiments accepted before this time."""
     order: Literal["newest", "largest_saving"] = "newest"
     """Newest experiment first, or largest saving first (which leaves out what has no ratio)."""

@@ -2,10 +2,18 @@
 
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from pydantic import ValidationError
 
-from api.auth import JobDependency, authorize, authorize_job, known_job, needs, of_experiment, refusing_groups
-from api.bodies import JSON_TYPES, RawBody, check_content_type, invalid_document, raw_body
+from api.auth import (
+    GroupDependency,
+    JobDependency,
+    authorize,
+    authorize_job,
+    known_job,
+    needs,
+    of_experiment,
+    refusing_groups,
+)
+from api.bodies import JSON_TYPES, RawBody, json_body, parse_json_as, raw_body
 from api.context import ContextDependency, context_of
 from api.direct import DirectRoute, route_of
 from api.openapi import problems
@@ -57,12 +65,7 @@ def events(request: Request, job: JobDependency, body: RawBody, context: Context
     # Not at the top: it brings NumPy, which nothing needs before the first job has something to tell.
     from services import ingest
 
-    check_content_type(request, JSON_TYPES)
-    try:
-        # Straight from bytes to events: no intermediate objects for what may be megabytes of samples.
-        batch = EventBatch.model_validate_json(body)
-    except ValidationError as error:
-        raise invalid_document(error) from error
+    batch = parse_json_as(EventBatch, request, body)
     of_experiment(job, batch.experiment_id)
     result = ingest.ingest(context.database, batch)
     payloads = [event.payload for event in batch.events]
@@ -79,13 +82,7 @@ router.add_api_route(
     events,
     methods=["POST"],
     response_model=IngestResult,
-    openapi_extra={
-        **needs("ingest"),
-        "requestBody": {
-            "required": True,
-            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/EventBatch"}}},
-        },
-    },
+    openapi_extra={**needs("ingest"), **json_body(EventBatch)},
     responses=problems(404, 409, 413, 415, 422),
 )
 
@@ -110,7 +107,7 @@ def direct_events() -> DirectRoute:
         body = await raw_body(request)
         return await run_in_threadpool(events, request, job, body, context)
 
-    return DirectRoute(route_of(router, events), answer_it)
+    return DirectRoute(route_of(router, events), answer_it, lambda scope: not scope["query_string"])
 
 
 def _has_short_json(request: Request) -> bool:
@@ -136,15 +133,29 @@ async def _points(request: Request, job: Caller) -> IngestResult | None:
     return result
 
 
-@router.post("/next", response_model=NextAnswer, openapi_extra=needs("ingest"), responses=problems(422))
-def next_experiment(request: Request, asked: NextRequest, context: ContextDependency) -> Response:
+@router.post(
+    "/next",
+    response_model=NextAnswer,
+    openapi_extra={**needs("ingest"), **json_body(NextRequest)},
+    responses=problems(413, 415, 422),
+)
+def next_experiment(
+    request: Request, token: GroupDependency, body: RawBody, context: ContextDependency
+) -> Response:
     """What a worker group that is done shall do: wait, make another experiment, or end."""
-    with refusing_groups(request) as token:
+    asked = parse_json_as(NextRequest, request, body)
+    with refusing_groups(request):
         return answer(group_calls.ask(context.database, asked, token, context.settings.keep_group_s))
 
 
-@router.post("/group-ended", status_code=204, openapi_extra=needs("ingest"), responses=problems(422))
-def group_ended(request: Request, told: GroupEnded, context: ContextDependency) -> None:
+@router.post(
+    "/group-ended",
+    status_code=204,
+    openapi_extra={**needs("ingest"), **json_body(GroupEnded)},
+    responses=problems(413, 415, 422),
+)
+def group_ended(request: Request, token: GroupDependency, body: RawBody, context: ContextDependency) -> None:
     """A worker group's ranks have ended, all of them, however that came."""
-    with refusing_groups(request) as token:
+    told = parse_json_as(GroupEnded, request, body)
+    with refusing_groups(request):
         group_calls.ended(context.database, told, token)

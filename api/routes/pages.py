@@ -40,11 +40,16 @@ def experiments_page(
 def experiment_page(
     request: Request, experiment_id: ExperimentId, context: ContextDependency
 ) -> HTMLResponse:
-    """One experiment: its answer, its runs' states, where it runs."""
+    """One experiment: its answer, its runs' states, where it runs.
+
+    That there is none is a page for browsers, which ask for one, and a problem document for everybody else.
+    """
     try:
         experiment = experiments.get(context.database, experiment_id)
         comparison = comparisons.compare(context.database, experiment_id)
     except NotFound:
+        if "text/html" not in request.headers.get("accept", ""):
+            raise
         return pages.render("missing.html", status=404, experiment_id=experiment_id)
     return pages.render(
         "experiment.html",

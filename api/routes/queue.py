@@ -4,13 +4,13 @@ import logging
 from datetime import datetime
 
 from fastapi import APIRouter, Request, Response
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from api.auth import CallerDependency, needs
-from api.bodies import JSON_TYPES, Pause, RawBody, check_content_type, invalid_document
+from api.bodies import Pause, RawBody, json_body, parse_json_as
 from api.context import Context, ContextDependency
 from api.openapi import problems
-from api.responses import View, answer
+from api.responses import View, answer, cacheable
 from services import census, switches
 from services.states import ExperimentState
 
@@ -48,38 +48,23 @@ class QueueView(View):
 
 
 @router.get("", response_model=QueueView, openapi_extra=needs("read"))
-def show(context: ContextDependency) -> Response:
+def show(request: Request, context: ContextDependency) -> Response:
     """Whether it is paused, and how much waits."""
-    return _as_it_is(context)
+    return cacheable(request, _as_it_is(context))
 
 
 @router.post(
     "/pause",
     response_model=QueueView,
-    openapi_extra={
-        **needs("admin"),
-        "requestBody": {
-            "required": True,
-            "content": {
-                "application/json": {
-                    "schema": {"$ref": "#/components/schemas/Pause"},
-                    "example": {"reason": "new driver"},
-                }
-            },
-        },
-    },
+    openapi_extra={**needs("admin"), **json_body(Pause)},
     responses=problems(413, 415, 422),
 )
 def pause(request: Request, body: RawBody, context: ContextDependency, caller: CallerDependency) -> Response:
     """Lets no queued experiment begin until it is resumed; those that have begun go on. May be repeated."""
-    check_content_type(request, JSON_TYPES)
-    try:
-        asked = Pause.model_validate_json(body)
-    except ValidationError as error:
-        raise invalid_document(error) from error
+    asked = parse_json_as(Pause, request, body)
     switches.pause_queue(context.database, asked.reason)
     log.info("the queue was paused by %s", caller.id or "anyone on this machine" if caller else "nobody")
-    return _as_it_is(context)
+    return answer(_as_it_is(context))
 
 
 @router.post("/resume", response_model=QueueView, openapi_extra=needs("admin"))
@@ -87,21 +72,19 @@ def resume(context: ContextDependency, caller: CallerDependency) -> Response:
     """Ends the pause; without one it does nothing."""
     switches.resume_queue(context.database)
     log.info("the queue was resumed by %s", caller.id or "anyone on this machine" if caller else "nobody")
-    return _as_it_is(context)
+    return answer(_as_it_is(context))
 
 
-def _as_it_is(context: Context) -> Response:
+def _as_it_is(context: Context) -> QueueView:
     found, standing = census.take(context.database), switches.pause(context.database)
-    return answer(
-        QueueView(
-            paused=standing is not None,
-            reason=None if standing is None else standing.reason,
-            paused_at=None if standing is None else standing.since,
-            queued=found.experiments[ExperimentState.QUEUED],
-            by_priority=[
-                PriorityView(priority=priority, queued=queued)
-                for priority, queued in found.queued_by_priority.items()
-            ],
-            oldest_queued_s=found.oldest_queued_s,
-        )
+    return QueueView(
+        paused=standing is not None,
+        reason=None if standing is None else standing.reason,
+        paused_at=None if standing is None else standing.since,
+        queued=found.experiments[ExperimentState.QUEUED],
+        by_priority=[
+            PriorityView(priority=priority, queued=queued)
+            for priority, queued in found.queued_by_priority.items()
+        ],
+        oldest_queued_s=found.oldest_queued_s,
     )

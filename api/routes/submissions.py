@@ -23,7 +23,7 @@ from api.responses import View, answer
 from phantom_core.spec import ExperimentSpec, PhantomArm
 from services import experiments
 from services.admissions import Admission
-from services.errors import NotFound
+from services.errors import NotFound, SpecError
 from services.keys import Caller
 from services.keys import Scope as KeyScope
 from services.states import ExperimentState
@@ -112,11 +112,27 @@ async def submit(
             submitted_by=submitted_by,
             idempotency_key=idempotency_key,
         )
-        if quick and is_small(spec):
-            admission = prepare()
-            is_written = await context.admissions.write(admission)
-        else:
-            admission, is_written = await run_in_threadpool(_write_large, context, prepare)
+        try:
+            if quick and is_small(spec):
+                admission = prepare()
+                is_written = await context.admissions.write(admission)
+            else:
+                admission, is_written = await run_in_threadpool(_write_large, context, prepare)
+        except SpecError:
+            if idempotency_key is None:
+                raise
+            # It may have been accepted before, by a cluster that had more.
+            find = partial(
+                experiments.made_with_key,
+                context.database,
+                spec,
+                submitted_by=submitted_by,
+                idempotency_key=idempotency_key,
+            )
+            earlier = await run_in_threadpool(find)
+            if earlier is None:
+                raise
+            return await run_in_threadpool(_repeated, context, earlier)
         # Whoever holds the key may be undone, or forgotten, between the two looks; then it is free again.
         while not is_written:
             earlier = await run_in_threadpool(experiments.made_with_key_of, context.database, admission)
@@ -171,7 +187,7 @@ router.add_api_route(
 
 
 def direct_submission() -> DirectRoute:
-    """The short way to `submit`, for all but those whose Idempotency-Key is to be refused."""
+    """The short way to `submit`, for all but those whose Idempotency-Key or query is to be refused."""
 
     async def answer_it(request: Request) -> Response:
         caller = await authorize(request)
@@ -183,6 +199,8 @@ def direct_submission() -> DirectRoute:
 
 
 def _is_plain(scope: Scope) -> bool:
+    if scope["query_string"]:
+        return False
     keys = _keys(scope)
     return not keys or (len(keys) == 1 and _IDEMPOTENCY_KEY.fullmatch(keys[0]) is not None)
 

@@ -57,6 +57,23 @@ def test_the_names_that_are_answered(ask: Ask, tmp_path: Path) -> None:
     assert status("lab.example", **lab) == 404
     assert status("evil.example", **lab, allowed_hosts=("lab.example",)) == 421
     assert status("service:8411", **lab, allowed_hosts=("lab.example",)) == 404
+    assert status("lab.example", allowed_hosts=("https://lab.example",)) == 404
+    assert status("evil.example", allowed_hosts=("https://lab.example",)) == 421
+
+
+def test_the_origins_that_may_change_things(ask: Ask, tmp_path: Path) -> None:
+    def status(host: str, origin: str, **changes: Any) -> int:
+        app = create_app(Settings(data_dir=tmp_path, **changes))
+        return ask(app, "POST", "/no/such/address", headers={"Host": host, "Origin": origin}).status_code
+
+    assert status("127.0.0.1:8411", "http://127.0.0.1:8411") == 404
+    assert status("127.0.0.1:8411", "https://127.0.0.1:8411") == 403
+    by_name, by_address = ("lab.example",), ("https://lab.example",)
+    assert status("lab.example", "https://lab.example", allowed_hosts=by_name) == 403
+    assert status("lab.example", "http://lab.example", allowed_hosts=by_name) == 404
+    assert status("lab.example", "https://lab.example", allowed_hosts=by_address) == 404
+    assert status("lab.example", "http://lab.example", allowed_hosts=by_address) == 403
+    assert status("lab.example", "https://lab.example", service_url="https://lab.example/") == 404
 
 
 def test_making_an_app_opens_nothing(tmp_path: Path) -> None:

@@ -9,12 +9,14 @@ from api.middleware import RequestContext
 from tests.api.serving import Ask
 
 
-def door(hosts: frozenset[str] | None = frozenset({"127.0.0.1"})) -> RequestContext:
+def door(
+    hosts: frozenset[str] | None = frozenset({"127.0.0.1"}), secure: frozenset[tuple[str, int]] = frozenset()
+) -> RequestContext:
     def answer(request: Request) -> PlainTextResponse:
         return PlainTextResponse("done")
 
     app = Starlette(routes=[Route("/", answer, methods=["GET", "POST"])])
-    return RequestContext(Doors(app, hosts))
+    return RequestContext(Doors(app, hosts, secure))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +56,6 @@ def test_a_service_that_demands_keys_answers_to_any_name(ask: Ask) -> None:
         ("127.0.0.1:8411", "http://127.0.0.1:8411"),
         ("localhost:80", "http://localhost"),
         ("localhost", "http://localhost:80"),
-        ("localhost", "https://localhost"),
         ("[::1]:8411", "http://[::1]:8411"),
     ],
 )
@@ -68,6 +69,7 @@ def test_the_own_origin_may_change_things(ask: Ask, host: str, origin: str) -> N
         "http://127.0.0.1:3000",
         "http://localhost:8411",
         "https://127.0.0.1",
+        "https://127.0.0.1:8411",
         "http://evil.example",
         "null",
         "",
@@ -79,6 +81,32 @@ def test_another_origin_may_not_change_things(ask: Ask, origin: str) -> None:
     response = ask(door(), "POST", "/", headers={"Host": "127.0.0.1:8411", "Origin": origin})
     assert response.status_code == 403
     assert response.json()["code"] == "foreign-origin"
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "status"),
+    [
+        ("lab.example", "https://lab.example", 200),
+        ("lab.example:443", "https://lab.example", 200),
+        ("lab.example", "http://lab.example", 403),
+        ("lab.example", "https://lab.example:8443", 403),
+        ("lab.example:8443", "https://lab.example:8443", 200),
+        ("lab.example:8411", "http://lab.example:8411", 200),
+        ("lab.example:8411", "https://lab.example:8411", 403),
+        ("localhost", "https://localhost", 403),
+    ],
+)
+def test_https_counts_where_people_reach_the_service_by_it(
+    ask: Ask, host: str, origin: str, status: int
+) -> None:
+    secure = frozenset({("lab.example", 443), ("lab.example", 8443)})
+    response = ask(door(None, secure), "POST", "/", headers={"Host": host, "Origin": origin})
+    assert response.status_code == status
+
+
+def test_whoever_comes_through_a_proxy_that_nobody_told_of_hears_what_to_set(ask: Ask) -> None:
+    headers = {"Host": "lab.example", "Origin": "https://lab.example"}
+    assert "GHOSTWATT_ALLOWED_HOSTS" in ask(door(None), "POST", "/", headers=headers).json()["detail"]
 
 
 def test_a_cross_site_request_without_an_origin_is_refused(ask: Ask) -> None:

@@ -10,6 +10,7 @@ import yaml
 
 from api.examples import SPEC
 from api.routes.submissions import is_small
+from phantom_core.checks import Capacity
 from phantom_core.plan import make_plan, schedule
 from phantom_core.spec import ExperimentSpec
 from services import admission_groups, admission_writes, keys
@@ -72,6 +73,23 @@ def test_the_same_key_makes_one_experiment(service: Service) -> None:
     other = service.http.post("/v1/experiments", json={**SPEC, "name": "another"}, headers=headers)
     assert other.status_code == 422
     assert other.json()["code"] == "idempotency-conflict"
+
+
+@pytest.mark.parametrize("controls", [True, False], ids=["in a thread", "in the event loop"])
+def test_a_key_gives_its_answer_again_though_the_cluster_has_shrunk(service: Service, controls: bool) -> None:
+    spec = {**SPEC, "controls": controls}
+    headers = {"Idempotency-Key": f"before it shrank {controls}".replace(" ", "-")}
+    first = service.http.post("/v1/experiments", json=spec, headers=headers).json()["id"]
+    service.background.has = Capacity(cpus=0.5, gpus=0, cpu_memory_bytes=2**30)
+    try:
+        again = service.http.post("/v1/experiments", json=spec, headers=headers)
+        assert (again.status_code, again.json()) == (202, {"id": first, "state": "queued"})
+        other = service.http.post("/v1/experiments", json={**spec, "name": "other"}, headers=headers)
+        assert (other.status_code, other.json()["code"]) == (422, "idempotency-conflict")
+        new = service.http.post("/v1/experiments", json=spec, headers={"Idempotency-Key": f"new-{controls}"})
+        assert (new.status_code, new.json()["code"]) == (422, "invalid-spec")
+    finally:
+        service.background.has = None
 
 
 def test_many_at_once_with_one_key_make_one_experiment(service: Service) -> None:

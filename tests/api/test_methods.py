@@ -84,6 +84,8 @@ def test_options_says_what_is_taken_and_opens_nothing(service: Service, ended: s
         assert answer.status_code == 204, path
         assert methods <= set(answer.headers["allow"].split(", "))
         assert not [name for name in answer.headers if name.startswith("access-control-")]
+    for path in ("/static/ghostwatt.css", "/static/swagger-ui/swagger-ui.css"):
+        assert service.http.options(path).headers["allow"] == "GET, HEAD, OPTIONS"
     assert service.http.options("/nothing").status_code == 404
 
 
@@ -91,3 +93,4 @@ def test_the_style_sheet_is_only_read(service: Service) -> None:
     assert service.http.head("/static/ghostwatt.css").status_code == 200
     refused = service.http.put("/static/ghostwatt.css")
     assert (refused.status_code, refused.headers["content-type"]) == (405, "application/problem+json")
+    assert refused.headers["allow"] == "GET, HEAD, OPTIONS"

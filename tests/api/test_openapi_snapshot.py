@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 import api.examples as examples
 from api.app import create_app
+from api.bodies import Pause
 from api.routes.queue import QueueView
 from api.routes.submissions import Accepted
 from phantom_core.protocol import EventBatch, GroupEnded, NextAnswer, NextRequest
@@ -55,6 +56,7 @@ def test_every_body_is_shown_by_an_example() -> None:
 def test_the_examples_are_what_the_models_take() -> None:
     models: dict[tuple[str, ...], type[BaseModel]] = {
         ("post", "/internal/v1/events"): EventBatch,
+        ("post", "/v1/queue/pause"): Pause,
         ("post", "/internal/v1/next"): NextRequest,
         ("post", "/internal/v1/group-ended"): GroupEnded,
         ("get", "/v1/queue", "200"): QueueView,

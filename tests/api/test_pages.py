@@ -102,9 +102,15 @@ def test_an_experiment_that_has_ended_is_not_loaded_again_and_again(service: Ser
 
 
 def test_an_unknown_experiment_has_a_page_that_says_so(service: Service) -> None:
-    response = service.http.get("/experiments/exp-nothing")
+    response = service.http.get("/experiments/exp-nothing", headers={"Accept": "text/html,*/*;q=0.8"})
     assert response.status_code == 404
     assert "No such experiment" in response.text
+
+
+@pytest.mark.parametrize("accept", ["*/*", "application/json", ""])
+def test_programs_are_told_so_in_a_problem_document(service: Service, accept: str) -> None:
+    response = service.http.get("/experiments/exp-nothing", headers={"Accept": accept})
+    assert (response.status_code, response.headers["content-type"]) == (404, "application/problem+json")
 
 
 def test_a_cluster_that_is_down_is_said_on_the_page(service: Service) -> None:

@@ -156,6 +156,35 @@ def test_a_query_that_can_not_be_used(service: Service, query: str) -> None:
     assert response.json()["detail"]
 
 
+@pytest.mark.parametrize("path", ["/v1/experiments", "/v1/findings"])
+@pytest.mark.parametrize("name", ["submitted_after", "submitted_before"])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "0001-01-01T00:00:00+14:00",
+        "0001-01-01T00:00:00Z",
+        "1969-12-31T23:59:59Z",
+        "9000-01-01T00:00:00Z",
+        "9999-12-31T23:59:59-14:00",
+        "9999-12-31T23:59:59Z",
+        "-62135596800",
+    ],
+)
+def test_a_time_that_no_time_zone_can_be_sure_of(service: Service, path: str, name: str, moment: str) -> None:
+    response = service.http.get(path, params={name: moment})
+    check_problem(response, 422, "invalid-request")
+    (problem,) = response.json()["errors"]
+    assert problem["field"] == f"query.{name}"
+    assert "between the years 1970 and 8999" in problem["message"]
+
+
+@pytest.mark.parametrize("moment", ["1970-01-01T00:00:00+14:00", "8999-12-31T23:59:59-23:59"])
+def test_all_other_times_are_taken(service: Service, moment: str) -> None:
+    for name in ("submitted_after", "submitted_before"):
+        for path in ("/v1/experiments", "/v1/findings"):
+            assert service.http.get(path, params={name: moment}).status_code == 200
+
+
 def test_what_is_repeated_to_the_caller_is_short_and_printable() -> None:
     assert shown("a\x00b\n\ud800") == "a\\x00b\\n\\ud800"
     assert len(shown("x" * 10_000)) == 201

@@ -5,7 +5,6 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -170,17 +169,6 @@ def test_whoever_reads_no_more_is_cut_off(service: Service) -> None:
         connection.sendall(ask * 30)
         assert Impatience.cut_off.acquire(timeout=20)
     assert service.http.get("/healthz").status_code == 200
-
-
-def test_no_more_connections_than_allowed(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Impatience, "most_connections", 3)
-    held = [connected(service) for _ in range(3)]
-    try:
-        with connected(service) as connection, suppress(ConnectionError):
-            assert connection.recv(1) == b""
-    finally:
-        for each in held:
-            each.close()
 
 
 def test_what_comes_after_a_body_is_no_header(service: Service) -> None:

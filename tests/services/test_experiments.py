@@ -91,6 +91,18 @@ def test_a_key_stays_used_after_its_experiment_was_deleted(database: Database) -
     assert experiments.list_experiments(database).items == ()
 
 
+def test_a_key_gives_its_experiment_whatever_the_cluster_has_lost_since(database: Database) -> None:
+    nothing = Capacity(cpus=0, gpus=0)
+    first = experiments.submit(database, spec(), idempotency_key="k")
+    assert experiments.submit(database, spec(), capacity=nothing, idempotency_key="k") == first
+    with pytest.raises(IdempotencyConflict):
+        experiments.submit(database, spec(name="other"), capacity=nothing, idempotency_key="k")
+    with pytest.raises(SpecError):
+        experiments.submit(database, spec(), capacity=nothing, idempotency_key="l")
+    with pytest.raises(SpecError):
+        experiments.submit(database, spec(), capacity=nothing)
+
+
 def test_concurrent_submissions_with_one_key_make_one_experiment(database: Database) -> None:
     made: list[str] = []
     go = threading.Barrier(6)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services import deletion, experiments, job_logs, leases
+from services import deletion, experiments, job_logs, leases, log_cuts
 from services.cluster import Cluster, ClusterUnreachable
 from services.database import Database
 from services.errors import NotFound
@@ -92,6 +92,133 @@ def test_secrets_are_not_kept_even_if_they_arrive_in_pieces(database: Database) 
     assert b"SSSS" not in kept
     assert b"hunter22" not in kept
     assert kept.count(b"[secret]") == 2
+
+
+SECRETS = {
+    "an API key": ("gw_abcdefghijklmnop_{}", ""),
+    "a group's token": ("gg_{}", ""),
+    "a password in a URL": ("postgresql://user:{}", "@host/db"),
+    "a header": ("Authorization: Bearer {}", ""),
+    "a header over two lines": ("Authorization: Bearer\n    {}", ""),
+    "a setting": ('"secret" : "{}', '"'),
+}
+"""What stands around a secret."""
+SECRET = "Q7xK2mZ9vR4tW8yB3nL6pD5sF1gH0jCuEoXiAzTq"
+
+
+def parts_of(text: str) -> list[str]:
+    """Pieces of the secret that are long enough to be no accident."""
+    return [
+        SECRET[begin : begin + 3] for begin in range(len(SECRET) - 2) if SECRET[begin : begin + 3] in text
+    ]
+
+
+def take(text: str, first: int, *, ended: bool) -> tuple[int, str]:
+    """How far a log of one-byte characters is taken, and what."""
+    log = LogPart(0, text.encode())
+    found = log_cuts.taken(log, first, log.end_byte, ended=ended)
+    assert found.begin_byte == first
+    return found.end_byte, found.text
+
+
+BURST = PART_BYTES // 2 + 1
+"""So many times two characters are more than one part."""
+
+
+@pytest.mark.parametrize("burst", ["", "x " * BURST, ("x" * 99 + "\n") * (BURST // 50), "y" * 2 * BURST])
+@pytest.mark.parametrize("kind", SECRETS)
+def test_no_cut_of_a_log_that_grows_lets_a_secret_through(kind: str, burst: str) -> None:
+    before, after = SECRETS[kind]
+    text = f"{burst} {before.format(SECRET)}{after} end\nmore\n"
+    for cut in range(len(burst), len(text) + 1):
+        place, kept = take(text[:cut], 0, ended=False)
+        _, rest = take(text, place, ended=True)
+        assert not parts_of(kept + rest), cut
+        assert (kept + rest).count("[secret]") == 1, cut
+        assert (kept + rest).endswith(f"{after} end\nmore\n"), cut
+
+
+@pytest.mark.parametrize("kind", SECRETS)
+def test_no_two_cuts_do(kind: str) -> None:
+    before, after = SECRETS[kind]
+    text = f"{before.format(SECRET)}{after} end\n"
+    for first in range(len(text)):
+        for second in range(first, len(text)):
+            place, kept = take(text[:first], 0, ended=False)
+            place, more = take(text[:second], place, ended=False)
+            _, rest = take(text, place, ended=True)
+            assert not parts_of(kept + more + rest), (first, second)
+
+
+@pytest.mark.parametrize("kind", SECRETS)
+def test_nor_does_the_end_of_one_experiment_s_share_of_a_job_s_log(kind: str) -> None:
+    before, after = SECRETS[kind]
+    text = f"a line\n{before.format(SECRET)}{after} end\n"
+    for cut in range(len(text) + 1):
+        _, its = take(text[:cut], 0, ended=True)
+        _, the_next_s = take(text, cut, ended=True)
+        assert not parts_of(its), cut
+        assert not parts_of(the_next_s), cut
+
+
+@pytest.mark.parametrize("line", ["a line\n", "words ", "x"])
+@pytest.mark.parametrize("kind", SECRETS)
+def test_nor_does_a_part_that_begins_in_the_middle_of_one(kind: str, line: str) -> None:
+    before, after = SECRETS[kind]
+    secret = f"{before.format(SECRET)}{after} end\n"
+    text = f"{line * 200}{secret}{line * 400}\nmore\n"
+    for begin in range(len(line) * 200, len(line) * 200 + len(secret)):
+        part = LogPart(begin, text[begin:].encode())
+        found = log_cuts.taken(part, begin, part.end_byte, ended=True)
+        assert not parts_of(found.text), begin
+        assert found.text.endswith("more\n"), begin
+        assert text.endswith(found.text), "what can't be told is left out whole"
+
+
+def test_a_part_that_is_one_word_of_which_nobody_sees_the_begin_is_left_out(database: Database) -> None:
+    part = LogPart(1, SECRET.encode() * 100)
+    assert log_cuts.taken(part, 1, part.end_byte, ended=True).text == ""
+    identifier, _, _ = begun(database)
+    assert job_logs.store(database, identifier, 1, part, ended=False)
+    assert whole(database, identifier).startswith(b"[4,000 bytes are left out here")
+
+
+@pytest.mark.parametrize("kind", SECRETS)
+def test_copies_of_a_log_that_grows_see_what_their_beginning_follows_on(
+    database: Database, kind: str
+) -> None:
+    before, after = SECRETS[kind]
+    identifier, lease, _ = begun(database)
+    text = "word " * 20_000 + f"{before.format(SECRET)}{after} end\nmore\n"
+    cluster = FakeCluster({identifier: ""})
+    for place in (*range(0, 90_000, 30_000), *range(99_990, len(text), 7), len(text)):
+        cluster.logs[identifier] = text[:place]
+        job_logs.copy_all(database, cluster)
+    leases.finish(database, lease, ExperimentState.CANCELLED)
+    job_logs.copy_all(database, cluster)
+    kept = whole(database, identifier).decode()
+    assert not parts_of(kept)
+    assert kept.startswith("word " * 20_000)
+    assert kept.endswith(f"[secret]{after} end\nmore\n")
+
+
+def test_a_burst_that_ends_in_half_a_secret_is_taken_up_to_it(database: Database) -> None:
+    identifier, _, _ = begun(database)
+    text = ("x" * 99 + "\n") * 700 + f"token sent: gw_abcdefghijklmnop_{SECRET}\n"
+    cut = text.index(SECRET) + 5
+    job_logs.store(database, identifier, 1, LogPart(0, text[:cut].encode()), ended=False)
+    assert whole(database, identifier) == text[: 700 * 100].encode()
+    job_logs.store(database, identifier, 1, LogPart(0, text.encode()), ended=True)
+    assert not parts_of(whole(database, identifier).decode())
+
+
+def test_a_line_that_never_ends_is_taken_word_by_word(database: Database) -> None:
+    identifier, _, _ = begun(database)
+    text = "word " * PART_BYTES
+    assert job_logs.store(database, identifier, 1, LogPart(0, f"{text}hal".encode()), ended=False)
+    assert whole(database, identifier) == text.encode()
+    job_logs.store(database, identifier, 1, LogPart(0, f"{text}half".encode()), ended=True)
+    assert whole(database, identifier) == f"{text}half".encode()
 
 
 def test_only_the_end_of_a_long_log_is_kept_and_positions_stay(database: Database) -> None:
