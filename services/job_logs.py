@@ -118,7 +118,7 @@ def _copy(
     """Copies what is new of one job's log; whether it grew or was completed."""
     with db.read() as session:
         begin = read_up_to(session, experiment_id, attempt)
-    part = cluster.log(job, max(0, (begin or 0) - LOOKED_BEFORE), MOST_COPIED_BYTES + LOOKED_BEFORE)
+    part = cluster.log(job, max(0, (begin or 0) - LOOKED_BEFORE), MOST_COPIED_BYTES)
     if part is None:
         return store(db, experiment_id, attempt, LogPart(begin or 0, b""), ended=True)
     with db.read() as session:
