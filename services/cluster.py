@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 
 from phantom_core.checks import Capacity
 from services.log_parts import EMPTY, LogPart, end_of_json
+from services.scrubbing import scrubbed
 
 if TYPE_CHECKING:
     import httpx
@@ -31,6 +32,8 @@ FINAL_STATES: frozenset[str] = frozenset({"STOPPED", "SUCCEEDED", "FAILED"})
 REQUEST_TIMEOUT_S = 10.0
 MOST_BYTES = 64 * 2**20
 """Longest answer that is read; a job's log may be longer, of which only the end is kept."""
+MOST_QUOTED = 1_000
+"""Characters of an answer that a message quotes."""
 MOST_LOG_BYTES = 8 * 2**20
 NODE_CONNECT_S = 2.0
 """Seconds in which a node must take a connection: it may be behind a wall that lets nothing through."""
@@ -323,17 +326,17 @@ class Cluster:
                 "give the cluster's own in RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
             )
         if answer.status_code in (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY):
-            raise ClusterRefused(f"Ray refuses the request: {storable(answer.text[:1000])}")
+            raise ClusterRefused(f"Ray refuses the request: {_quoted(answer)}")
         if not 200 <= answer.status_code < 300:
-            raise ClusterError(f"Ray answered {answer.status_code}: {storable(answer.text[:1000])}")
+            raise ClusterError(f"Ray answered {answer.status_code}: {_quoted(answer)}")
         if answer.truncated:
             raise ClusterError(f"Ray's answer is longer than {MOST_BYTES // 2**20} MiB")
         try:
             told = json.loads(answer.text)
         except ValueError as error:
-            raise ClusterError(f"Ray's answer is no JSON: {answer.text[:200]!r}") from error
+            raise ClusterError(f"Ray's answer is no JSON: {_quoted(answer, 200)!r}") from error
         if not isinstance(told, dict):
-            raise ClusterError(f"Ray's answer is no object: {answer.text[:200]!r}")
+            raise ClusterError(f"Ray's answer is no object: {_quoted(answer, 200)!r}")
         return told
 
 
@@ -351,6 +354,12 @@ class AbsentCluster(Cluster):
 
     def _send(self, method: str, path: str, **_options: Any) -> Answer:
         raise ClusterUnreachable(f"no {method} {path}: {self._why}")
+
+
+def _quoted(answer: Answer, most: int = MOST_QUOTED) -> str:
+    # What is blotted out makes room for what comes behind it, and a secret that is cut in two is looked for too.
+    text = answer.text[: 2 * most]
+    return scrubbed(storable(text), is_cut=len(answer.text) > len(text))[:most]
 
 
 def storable(text: str) -> str:

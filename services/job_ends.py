@@ -7,12 +7,14 @@ from services.deadlines import Ending
 from services.event_limits import text
 from services.leases import FollowView
 from services.log_cuts import LOOKED_BEFORE, taken
-from services.log_parts import EMPTY
+from services.log_parts import EMPTY, LogPart
 from services.log_shares import began_at, read_up_to, share_of
 from services.states import ExperimentState
 
 LOG_TAIL_CHARACTERS = 2_000
 """Most of a log that a message quotes."""
+LOG_IN_MESSAGE = 10_000
+"""Bytes of a log in Ray's own message from which on its beginning may be cut off; Ray does so at 20,000 characters."""
 LOOKED_THROUGH = 2**16
 """Bytes at a log's end in which secrets are looked for."""
 
@@ -53,8 +55,17 @@ def judged(
         what = f"the job ended but {view.runs_left} runs were never reported"
     else:
         # Ray appends the log to its message too.
-        what = f"the job failed: {status.message.partition(chr(10))[0] if tail else status.message}"
+        what = f"the job failed: {status.message.partition(chr(10))[0] if tail else _whole(status.message)}"
     return Ending(ExperimentState.FAILED, Reason.JOB_FAILED, text(f"{what}\n{tail}".strip()) or what)
+
+
+def _whole(message: str) -> str:
+    """Ray's message with the log's end in it, which may begin in the middle of a word, and so of a secret."""
+    said, _, end = message.partition("\n")
+    part = LogPart(1, end.encode())
+    if part.end_byte <= LOG_IN_MESSAGE:
+        return message
+    return f"{said}\n{taken(part, 1, part.end_byte, ended=True).text}"
 
 
 def _log_tail(db: Database, cluster: Cluster, experiment_id: str, job: str, attempt: int) -> str:

@@ -27,6 +27,7 @@ from services.cluster import ClusterError
 from services.head_records import MARK, HeadRecord, known, recorded
 from services.head_use import HeadUse
 from services.processes import adopting_orphans, end, family, sessions_of
+from services.scrubbing import scrubbed
 
 log = logging.getLogger(__name__)
 
@@ -261,7 +262,7 @@ class RayHead:
 
     def _log_tail(self) -> str:
         try:
-            return self._log_file.read_text(errors="replace")[-2000:]
+            return scrubbed(self._log_file.read_text(errors="replace"))[-2000:]
         except OSError as error:
             return str(error)
 

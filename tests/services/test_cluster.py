@@ -246,6 +246,17 @@ def test_a_list_of_nodes_that_cannot_be_read_is_an_error(
         cluster.capacity()
 
 
+@pytest.mark.parametrize("status", [200, 422, 500])
+def test_no_quoted_answer_holds_a_secret_or_half_of_one(ray: FakeRay, cluster: Cluster, status: int) -> None:
+    secret = "Q7xK2mZ9vR4tW8yB3nL6pD5sF1gH0jCuEoXiAzTq"
+    for place in range(150, 1_010, 10):
+        ray.says(status, f"{'x ' * (place // 2)}Bearer {secret} and so on".encode())
+        with pytest.raises(ClusterError) as raised:
+            cluster.capacity()
+        message = str(raised.value)
+        assert not any(secret[begin : begin + 3] in message for begin in range(len(secret) - 2)), place
+
+
 def test_a_log_s_end_comes_in_pieces_of_json_however_it_is_cut() -> None:
     text = "x" * 40 + '\\u d83d \\ud83d \U0001f600\n"\x00é' * 20
     for body in (json.dumps({"logs": text}), json.dumps({"logs": text}, ensure_ascii=False)):

@@ -306,6 +306,20 @@ def test_the_last_events_of_an_ended_job_have_time_to_arrive(bench: Bench) -> No
     assert bench.cluster.submitted == [bench.id]
 
 
+def test_a_log_in_ray_s_own_message_that_begins_in_the_middle_of_a_secret_is_told_without_it(
+    bench: Bench,
+) -> None:
+    secret = "Q7xK2mZ9vR4tW8yB3nL6pD5sF1gH0jCuEoXiAzTq"
+    bench.running()
+    for attempt in (1, 2):
+        bench.ray_says("FAILED", f"exit code 1, last logs:\n{secret}\n{'a line ' * 2_000}\nthe end", attempt)
+    bench.steps_to_the_end()
+    assert bench.ended_as == ("failed", Reason.JOB_FAILED)
+    message = bench.experiment.message or ""
+    assert message.startswith("the job failed: exit code 1, last logs:\n")
+    assert secret[20:] not in message
+
+
 def test_a_job_that_is_over_is_judged_by_its_end_and_not_by_a_deadline(bench: Bench) -> None:
     bench.running()
     assert bench.step()
