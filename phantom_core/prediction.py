@@ -20,10 +20,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from phantom_core.layer_costs import bytes_sent, fits_fused
+from phantom_core.layer_segments import Gemm, Segment, Transfer
 from phantom_core.plan import PlannedArm
 from phantom_core.profile import DeviceProfile, KnownError, Transport
 from phantom_core.spec import DenseArm, FeaturePlacement
-from phantom_core.step_work import BOOKKEEPING_IN_LINE, Gemm, Segment, StepWork, Transfer, step_work
+from phantom_core.step_work import BOOKKEEPING_IN_LINE, StepWork, step_work
 from phantom_core.task_shapes import TaskShape
 
 Mode = Literal["graph", "eager"]

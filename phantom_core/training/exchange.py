@@ -7,10 +7,11 @@ import torch.distributed as dist
 from phantom_core.collectives import Communicator, Traffic
 from phantom_core.cost import bytes_per_number
 from phantom_core.layer_costs import fits_fused
+from phantom_core.layer_segments import Transfer
 from phantom_core.plan import PlannedArm
 from phantom_core.protocol import Exchange
 from phantom_core.spec import FeaturePlacement, LowRankArm, PhantomArm
-from phantom_core.step_work import Transfer, step_work
+from phantom_core.step_work import step_work
 from phantom_core.task_shapes import TaskShape
 
 

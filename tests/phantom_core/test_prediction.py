@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from phantom_core.layer_costs import MOST_FUSED_BYTES, Collective
+from phantom_core.layer_segments import Gemm, Segment, Transfer
 from phantom_core.plan import PlannedArm
 from phantom_core.prediction import Ceilings, Predictor, floor, predict
 from phantom_core.profile import Curve, KnownError, ProfileError, load_profile
@@ -18,7 +19,7 @@ from phantom_core.spec import (
     TensorArm,
     TrainingSpec,
 )
-from phantom_core.step_work import Gemm, Segment, StepWork, Transfer
+from phantom_core.step_work import StepWork
 from phantom_core.task_shapes import TaskShape
 from tests.phantom_core.profiles import round_profile
 
