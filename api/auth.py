@@ -105,10 +105,13 @@ async def authorize(request: Request, _bearer: Annotated[object, Depends(bearer)
 async def known_query(request: Request, _caller: Annotated[object, Depends(authorize)]) -> None:
     """Refuses query parameters that an address doesn't have, once it is known who asks: of jobs that is known later.
 
+    Pages are left alone: links to them carry what others have put there.
+
     Raises:
         ApiError: See `check_query`.
     """
-    if needed_scope(request.scope.get("route")) != Scope.INGEST:
+    route = request.scope.get("route")
+    if needed_scope(route) != Scope.INGEST and getattr(route, "include_in_schema", True):
         check_query(request)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
+from phantom_core.base_address import problem_of
 from phantom_core.protocol import JobVariable
 
 RAY_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
@@ -122,7 +123,12 @@ def addresses(own: str, *found: Iterable[str]) -> tuple[str, ...]:
         own: The job's own service's, which comes first.
         found: Others.
     """
-    others = (url.rstrip("/") for urls in found for url in urls if _is_loopback(own) or not _is_loopback(url))
+    others = (
+        url.rstrip("/")
+        for urls in found
+        for url in urls
+        if problem_of(url) is None and (_is_loopback(own) or not _is_loopback(url))
+    )
     return tuple(dict.fromkeys((own.rstrip("/"), *others)))[:MOST_ADDRESSES]
 
 

@@ -31,7 +31,12 @@ REFRESH_S = 30.0
 """Seconds between two questions which services live: one that comes to be must be known before the last one goes."""
 
 
-def fetch_assignment(job: JobEnvironment, deadline_s: float = 120.0) -> Assignment:
+ASKING_S = 900.0
+"""Seconds for which a job asks what to do. Longer than `resources.scheduling_deadline_s` is by default: a service that
+lives ends it before, and says why."""
+
+
+def fetch_assignment(job: JobEnvironment, deadline_s: float = ASKING_S) -> Assignment:
     """Asks the service what to do, again and again until `deadline_s` is over.
 
     Raises:

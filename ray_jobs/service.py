@@ -47,18 +47,22 @@ class Service:
             options: As `httpx.Client.request` takes them.
 
         Returns:
-            The first answer that is neither a refusal nor says that something is away; else the last refusal; else
-            the last of the others.
+            The first answer that is neither a refusal nor says that something is away; else one that says so; a
+            refusal only if every address refuses: at that of a process that is gone anybody may listen by now.
 
         Raises:
-            httpx.HTTPError: None answered.
+            httpx.HTTPError: None answered, but for refusals.
         """
-        refused = away = error = None
+        refused = away = None
+        error: httpx.TransportError | None = None
         for url in self._urls:
             try:
                 response = self._client.request(method, url + path, **options)
             except httpx.TransportError as raised:
                 error = raised
+                continue
+            except httpx.InvalidURL as raised:
+                error = httpx.UnsupportedProtocol(f"{url}: {raised}")
                 continue
             if response.status_code in REFUSALS:
                 refused = response
@@ -67,11 +71,12 @@ class Service:
             else:
                 self._urls = (url, *(each for each in self._urls if each != url))
                 return response
-        answer = refused or away
-        if answer is None:
-            assert error is not None, "there is at least one address"
+        if away is not None:
+            return away
+        if error is not None:
             raise error
-        return answer
+        assert refused is not None, "there is at least one address"
+        return refused
 
     def learn(self, urls: Iterable[str]) -> None:
         """Adds addresses that the service has told; those known before stay, since a process may come back to one."""

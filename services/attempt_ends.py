@@ -9,7 +9,7 @@ from phantom_core.protocol import Reason
 from services import keys, summaries
 from services.moves import move_run
 from services.states import RunState
-from services.tables import Attempt, Experiment, ExperimentAttempt, Run
+from services.tables import Attempt, Experiment, ExperimentAttempt, JobLog, Run
 
 
 def close_attempt(
@@ -56,6 +56,9 @@ def close_attempt(
             summaries.cut_off(session, experiment, attempt, run)
         if run.state == RunState.RUNNING:
             move_run(session, run, RunState.QUEUED, reason=reason, message=message, at=moment)
+    printed = session.get(JobLog, (experiment.id, experiment.attempt))
+    if printed is not None:
+        printed.is_complete = True  # nobody asks for the rest any more
     experiment.ray_job_id = experiment.ray_dashboard_url = None
     experiment.last_event_at = None
     experiment.reported_outcome = experiment.reported_reason = experiment.reported_message = None

@@ -96,6 +96,10 @@ class Dispatcher:
             if thread.is_alive():
                 thread.join()
         self._is_leaving = True
+        if self._head is not None and self._db is not None and self._cluster is not None:
+            until_s = time.monotonic() + LOG_COPY_S
+            last = partial(self._copy_logs, self._db, self._cluster, lambda: time.monotonic() > until_s)
+            self._mishaps.attempt("copying logs", last, 0, expected=CLUSTER_EXPECTED)
         took_its_jobs = self._head is not None and self._mishaps.attempt(
             "ending the Ray head", self._head.stop, True, expected=CLUSTER_EXPECTED
         )
@@ -237,10 +241,11 @@ class Dispatcher:
             cluster = self._cluster
             if cluster is None:
                 continue
-            copy = partial(
-                job_logs.copy_all, self._db, cluster, cancelled=self._stop.is_set, mishaps=self._mishaps
-            )
+            copy = partial(self._copy_logs, self._db, cluster, self._stop.is_set)
             self._mishaps.attempt("copying logs", copy, 0)
+
+    def _copy_logs(self, db: Database, cluster: Cluster, cancelled: Callable[[], bool]) -> int:
+        return job_logs.copy_all(db, cluster, cancelled=cancelled, mishaps=self._mishaps)
 
     def _renew(self, db: Database) -> None:
         ttl_s = self._settings.lease_ttl_s

@@ -15,6 +15,7 @@ from services.attempt_ends import close_attempt
 from services.database import Database, now
 from services.endings import end_experiment
 from services.moves import move_experiment
+from services.queue import give_turn_back
 from services.states import ExperimentState
 from services.tables import Experiment, WorkerGroup
 
@@ -88,3 +89,4 @@ def _queue(session: Session, experiment: Experiment) -> None:
             session, experiment.id, to, expected=before, reason=Reason.SERVICE_ENDED, message=SAID
         )
     close_attempt(session, experiment, Reason.SERVICE_ENDED, SAID, now(session))
+    give_turn_back(session, experiment.submitted_by)

@@ -90,8 +90,10 @@ class Followed:
             waited_s = 0.0
             if experiment.leased_at is not None:
                 attempts = session.scalars(
-                    select(ExperimentAttempt).where(ExperimentAttempt.experiment_id == experiment.id)
-                )
+                    select(ExperimentAttempt)
+                    .where(ExperimentAttempt.experiment_id == experiment.id)
+                    .order_by(ExperimentAttempt.attempt)
+                ).all()
                 first = leases.first_leased_at(attempts, experiment.leased_at)
                 waited_s = self._age.look(first, now(session))
             deadline_s = _deadline_s(experiment.spec)

@@ -5,7 +5,7 @@ passes its lease to every change it makes (`attempts.py`); one whose lease was t
 """
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -19,7 +19,7 @@ from services.errors import LeaseLost
 from services.holds import Lease, held
 from services.lease_watch import NOTHING_SEEN, Watched
 from services.moves import log, move_experiment
-from services.queue import next_abandoned, next_queued, note_turn
+from services.queue import give_turn_back, next_abandoned, next_queued, note_turn
 from services.states import ExperimentState, GroupState
 from services.switches import queue_is_paused
 from services.tables import Experiment, ExperimentAttempt, WorkerGroup
@@ -174,6 +174,7 @@ def release(db: Database, lease: Lease, *, message: str | None = None) -> bool:
         attempt = session.get(ExperimentAttempt, (experiment.id, experiment.attempt))
         if attempt is not None:
             attempt.ended_at = now(session)
+        give_turn_back(session, experiment.submitted_by)
         return move_experiment(
             session,
             lease.experiment_id,
@@ -184,15 +185,20 @@ def release(db: Database, lease: Lease, *, message: str | None = None) -> bool:
         )
 
 
-def first_leased_at(attempts: Iterable[ExperimentAttempt], leased_at: datetime) -> datetime:
-    """Since when an experiment's whole deadline counts.
+def first_leased_at(attempts: Sequence[ExperimentAttempt], leased_at: datetime) -> datetime:
+    """Since when an experiment's whole deadline counts, as if it had not waited where its service was away.
 
     Args:
-        attempts: All of its attempts. Those that never reached the cluster were no start.
+        attempts: All of its attempts, in order. Those that never reached the cluster were no start.
         leased_at: When it was last taken from the queue.
     """
     handed_over = (each for each in attempts if each.ray_job_id is not None)
-    return min((each.leased_at or each.begun_at for each in handed_over), default=leased_at)
+    first = min((each.leased_at or each.begun_at for each in handed_over), default=leased_at)
+    for number, each in enumerate(attempts, start=1):
+        if each.reason == Reason.SERVICE_ENDED and each.ended_at is not None:
+            taken = next((later.leased_at for later in attempts[number:] if later.leased_at), leased_at)
+            first += max(timedelta(), taken - each.ended_at)
+    return first
 
 
 def follow(db: Database, lease: Lease) -> FollowView:
@@ -207,7 +213,9 @@ def follow(db: Database, lease: Lease) -> FollowView:
             raise LeaseLost(f"{lease.owner} no longer holds {lease.experiment_id}")
         reason = experiment.reported_reason
         attempts = session.scalars(
-            select(ExperimentAttempt).where(ExperimentAttempt.experiment_id == lease.experiment_id)
+            select(ExperimentAttempt)
+            .where(ExperimentAttempt.experiment_id == lease.experiment_id)
+            .order_by(ExperimentAttempt.attempt)
         ).all()
         current = next((each for each in attempts if each.attempt == experiment.attempt), None)
         handed_over = [each for each in attempts if each.ray_job_id is not None]

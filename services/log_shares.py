@@ -10,7 +10,7 @@ from phantom_core.protocol import JOB_LOG_LINE
 from services.log_parts import LogPart
 from services.tables import ExperimentAttempt, JobLog
 
-_MARK = re.compile(rb"^.*" + JOB_LOG_LINE.encode() + rb"(?P<experiment>[a-z0-9-]+)", re.MULTILINE)
+_MARK = re.compile(rb"^.*" + JOB_LOG_LINE.encode() + rb"(?P<experiment>[a-z0-9-]+)(?=[,\s])", re.MULTILINE)
 
 
 @dataclass(frozen=True)

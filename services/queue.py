@@ -122,3 +122,8 @@ def note_turn(session: Session, caller: str | None) -> None:
     insert_new(session, QueueTurn, [{"caller": name, "turn": 0}])
     latest = select(func.max(QueueTurn.turn)).scalar_subquery()
     session.execute(update(QueueTurn).where(QueueTurn.caller == name).values(turn=latest + 1))
+
+
+def give_turn_back(session: Session, caller: str | None) -> None:
+    """Lets a caller be next: what it was served with goes back to the queue through no fault of its own."""
+    session.execute(update(QueueTurn).where(QueueTurn.caller == (caller or "")).values(turn=0))

@@ -9,8 +9,10 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from phantom_core.base_address import problem_of
 from phantom_core.described import describe
 from phantom_core.signs import SIGN_S
+from services.scrubbing import scrubbed
 
 PREFIX = "GHOSTWATT_"
 """Start of every variable's name; the rest is the field's name in upper case."""
@@ -120,6 +122,17 @@ class Settings(BaseModel):
             return url
         raise ValueError("database_url starts with neither sqlite:/// nor postgresql+psycopg://")
 
+    @field_validator("service_url")
+    @classmethod
+    def _reachable(cls, url: str) -> str:
+        problem = problem_of(url)
+        # The system's choice of a port stands in the address only once it is known.
+        if problem is not None and not url.endswith(":0"):
+            raise ValueError(
+                f"service_url is no address, such as http://host:8411, that jobs can ask: {problem}"
+            )
+        return url
+
     @model_validator(mode="after")
     def _lease_outlives_polls(self) -> Self:
         if self.lease_ttl_s < 3 * self.poll_interval_s:
@@ -180,11 +193,13 @@ def variables(settings: type[Settings] = Settings) -> list[str]:
 def _sentences(error: ValidationError, values: Mapping[str, Any]) -> str:
     sentences = []
     for problem in error.errors(include_url=False, include_input=False):
+        if problem["type"] == "default_factory_not_called":
+            continue  # it waits for what another sentence says
         name = str(problem["loc"][0]) if problem["loc"] else ""
         if not name:
             sentences.append(problem["msg"])
             continue
-        # A database URL may hold a password, so it is named but not repeated.
-        shown = "" if name == "database_url" or name not in values else f" = {values[name]!r}"
+        # A database URL may hold a password, so it is named but not repeated; other addresses should hold none.
+        shown = "" if name == "database_url" or name not in values else f" = {scrubbed(repr(values[name]))}"
         sentences.append(f"{PREFIX}{name.upper()}{shown}: {problem['msg']}")
     return "; ".join(sentences)

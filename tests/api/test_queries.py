@@ -15,7 +15,6 @@ from tests.api.serving import Service
 from tests.services.simulated_job import begun, ran
 
 ROUTES = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
-NAMES = [f"{next(iter(route.methods or ()))} {route.path}" for route in ROUTES]
 
 
 @pytest.fixture(scope="module")
@@ -26,10 +25,14 @@ def token(service: Service) -> Callable[[str], str]:
     group = groups.register(
         service.database, "a-group", Shape(2, "cpu", 1.0, service.url, "x"), identifier, 1
     )
-    return lambda path: job if path.endswith(("/events", "/assignment")) else group
+    return lambda path: job if path.endswith(("/events", "/assignment", "/services")) else group
 
 
-@pytest.mark.parametrize("route", ROUTES, ids=NAMES)
+API = [route for route in ROUTES if route.include_in_schema]
+NAMES = [f"{next(iter(route.methods or ()))} {route.path}" for route in API]
+
+
+@pytest.mark.parametrize("route", API, ids=NAMES)
 def test_a_parameter_that_is_not_known_is_refused_with_those_that_are(
     service: Service, token: Callable[[str], str], route: APIRoute
 ) -> None:
@@ -45,9 +48,16 @@ def test_a_parameter_that_is_not_known_is_refused_with_those_that_are(
         assert name in answer.json()["detail"]
 
 
+def test_links_to_pages_may_carry_what_others_put_there(service: Service) -> None:
+    identifier = ran(service.database)
+    for path in ("/", f"/experiments/{identifier}", "/docs"):
+        answer = service.http.get(f"{path}?utm_source=a-mail", headers={"Accept": "text/html"})
+        assert answer.status_code == 200, path
+
+
 def test_known_ones_are_those_of_the_description(service: Service) -> None:
     paths = service.http.get("/openapi.json").json()["paths"]
-    for route in (each for each in ROUTES if each.include_in_schema):
+    for route in API:
         for method in route.methods or ():
             described = paths[route.path_format][method.lower()].get("parameters", [])
             assert parameters_of(route) == [each["name"] for each in described if each["in"] == "query"]

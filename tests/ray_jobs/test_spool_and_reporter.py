@@ -9,11 +9,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from phantom_core.protocol import EVENT_ADAPTER, MetricPoint, Metrics, Progress
+from phantom_core.spec.resources import ResourceSpec
 from ray_jobs.environment import GroupEnvironment, JobEnvironment, JobError
-from ray_jobs.reporter import Reporter, fetch_assignment, open_service
+from ray_jobs.reporter import ASKING_S, Reporter, fetch_assignment, open_service
 from ray_jobs.spool import Spool
 from tests.running import wait_until
 
@@ -160,6 +162,38 @@ def test_another_program_at_a_dead_service_s_address_refuses_for_nobody(tmp_path
             assert reporter.drain(10)
             assert reporter.refused is None
     assert other.received == [("r", 0)]
+
+
+@pytest.mark.parametrize("own_answers", [[503], []])
+def test_a_stranger_s_refusal_ends_nothing_while_a_service_is_away(
+    tmp_path: Path, own_answers: list[int]
+) -> None:
+    stranger, own = FakeService(), FakeService()
+    stranger.answers, own.answers = [404] * 1_000, own_answers
+    with serving(stranger) as url, Spool(tmp_path, "r", "exp-1", 1) as spool:
+        spool.emit(progress(1))
+        with serving(own) as own_url:
+            pass  # it was here
+        with Reporter(job(url).knowing([own_url]), tmp_path, interval_s=0.05) as reporter:
+            assert not reporter.drain(0.5)
+            assert reporter.refused is None
+
+
+def test_an_address_that_is_none_is_not_learnt(tmp_path: Path) -> None:
+    service = FakeService()
+    bad = ["http://host:84x1", "host:8411", "ftp://a", "http://", "http://a b", "http://u:p@a", "http://a?b"]
+    with serving(service) as url, Spool(tmp_path, "r", "exp-1", 1) as spool:
+        own = job(url).knowing(bad)
+        assert own.urls == (url,)
+        spool.emit(progress(1))
+        with Reporter(own, tmp_path, interval_s=60) as reporter:
+            assert reporter.drain(10)
+    with open_service(job("http://127.0.0.1:84x1"), 1.0) as wrong, pytest.raises(httpx.TransportError):
+        wrong.request("GET", "/")
+
+
+def test_a_job_asks_for_longer_than_its_service_waits_for_it() -> None:
+    assert ResourceSpec().scheduling_deadline_s < ASKING_S
 
 
 def test_a_reporter_hears_which_services_live_and_forgets_none(tmp_path: Path) -> None:

@@ -1,18 +1,20 @@
 """A head is ended in order with what ran on it: that goes back into the queue, however often, and is not counted."""
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from phantom_core.protocol import ExperimentFinished, Reason
-from services import assignments, experiments, leases
+from services import assignments, experiments, job_logs, leases
 from services.database import Database
 from services.ended_heads import put_back
 from services.errors import LeaseLost
+from services.log_parts import LogPart
 from services.states import ExperimentState
-from services.tables import Experiment, WorkerGroup
+from services.tables import Experiment, ExperimentAttempt, WorkerGroup
 from tests.services.following_bench import Bench
-from tests.services.simulated_job import deliver
+from tests.services.simulated_job import deliver, spec
 
 HEAD = "http://ray"
 """Where the bench's cluster is."""
@@ -47,6 +49,40 @@ def test_what_ran_there_goes_on_after_any_number_of_restarts_and_says_why_each_a
     deliver(bench.db, job, job.finished())
     assert bench.ended_as == ("succeeded", None)
     assert [each.reason for each in bench.experiment.attempts] == ["service_ended"] * ends + [None]
+
+
+def test_the_whole_deadline_does_not_run_while_no_service_does(bench: Bench) -> None:
+    bench.running()
+    bench.ages(5_000)
+    put_back(bench.db, HEAD)
+    with bench.db.write() as session:
+        ended = session.get_one(ExperimentAttempt, (bench.id, 1))
+        assert ended.leased_at is not None
+        assert ended.ended_at is not None
+        ended.leased_at -= timedelta(seconds=50_000)
+        ended.ended_at -= timedelta(seconds=50_000)
+    next_service(bench)
+    bench.running()
+    assert bench.experiment.state == "running"
+    bench.ages(10_000)
+    bench.follower = bench.followed_by(bench.follower.lease)
+    bench.step()
+    assert bench.cluster.stopped == [f"{bench.id}-attempt-2"], "5,000 s and 10,000 s are more than 14,400 s"
+
+
+def test_what_ran_there_goes_on_before_others_begin(bench: Bench) -> None:
+    for _ in range(2):
+        experiments.submit(bench.db, spec(), submitted_by="another")
+    bench.running()
+    put_back(bench.db, HEAD)
+    next_service(bench)
+
+
+def test_its_log_says_that_nothing_more_will_come(bench: Bench) -> None:
+    bench.running()
+    job_logs.store(bench.db, bench.id, 1, LogPart(0, b"a line\n"), ended=False)
+    put_back(bench.db, HEAD)
+    assert job_logs.end(bench.db, bench.id, 1).is_complete
 
 
 def test_faults_count_as_before(bench: Bench) -> None:

@@ -81,3 +81,12 @@ def test_a_password_is_neither_shown_nor_repeated_in_errors() -> None:
     with pytest.raises(SettingsError) as caught:
         Settings.from_environment({"GHOSTWATT_DATABASE_URL": "oracle://u:secret@h/d"})
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://host:84x1", "host:8411", "ftp://host", "http://", "http://user:password@host"]
+)
+def test_an_address_that_jobs_can_t_ask_is_refused(url: str) -> None:
+    with pytest.raises(SettingsError, match="service_url is no address") as refused:
+        Settings.from_environment({"GHOSTWATT_SERVICE_URL": url})
+    assert "user:password" not in str(refused.value)
