@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(600)
 BOARDS = ("GPU-11111111-1111-1111-1111-111111111111", "GPU-22222222-2222-2222-2222-222222222222")
 ENDED_S = 240.0
 SPEC = spec(
-    training={"batch_size": 64, "stop": {"kind": "steps", "steps": 20}},
+    training={"batch_size": 64, "stop": {"kind": "steps", "steps": 400}},
     arms=[
         {"strategy": "tensor", "name": "tensor", "world_size": 2},
         {"strategy": "block_diagonal", "name": "apart", "world_size": 2},
