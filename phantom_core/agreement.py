@@ -68,11 +68,21 @@ def named(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {shown}{more}"
 
 
-def _by_value(values: Sequence[str]) -> str:
-    holders: dict[str, list[int]] = {}
+def holders(values: Sequence[str | None]) -> dict[str, list[int]]:
+    """Which ranks have which value, in the order in which they come; None is none.
+
+    Args:
+        values: Of every rank, in rank order.
+    """
+    found: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
-        holders.setdefault(value, []).append(rank)
-    return ", ".join(f"{_shortened(value)} on {named(ranks)}" for value, ranks in holders.items())
+        if value is not None:
+            found.setdefault(value, []).append(rank)
+    return found
+
+
+def _by_value(values: Sequence[str]) -> str:
+    return ", ".join(f"{_shortened(value)} on {named(ranks)}" for value, ranks in holders(values).items())
 
 
 def _shortened(value: str) -> str:

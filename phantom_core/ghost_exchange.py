@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from phantom_core.agreement import named
+from phantom_core.agreement import holders, named
 from phantom_core.layer_costs import MOST_FUSED_BYTES, fits_fused
 
 log = logging.getLogger(__name__)
@@ -295,8 +295,4 @@ def _told(problem: str | None, group: dist.ProcessGroup, device: torch.device) -
         dist.all_gather_object(problems, problem, group=group)
     if len({*problems}) == 1:
         return problem
-    holders: dict[str, list[int]] = {}
-    for rank, each in enumerate(problems):
-        if each is not None:
-            holders.setdefault(each, []).append(rank)
-    return "; ".join(f"{named(ranks)}: {each}" for each, ranks in holders.items())
+    return "; ".join(f"{named(ranks)}: {each}" for each, ranks in holders(problems).items())

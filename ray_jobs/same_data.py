@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from phantom_core.agreement import named
+from phantom_core.agreement import holders, named
 from phantom_core.collectives import PeerGoneError
 from phantom_core.tasks import Dataset, TaskError
 from ray_jobs.ranks import Team
@@ -62,12 +62,10 @@ def load_same(load: Callable[[], Dataset], everyone: Team, host: str) -> Dataset
 
 
 def _difference(found: list[_Found]) -> str:
-    holders: dict[str, list[int]] = {}
-    for rank, each in enumerate(found):
-        holders.setdefault(each.problem or f"has {each.data}", []).append(rank)
-    if len(holders) == 1:
-        return next(iter(holders))  # the same problem everywhere
-    said = [f"{_places(found, ranks)}: {what}" for what, ranks in holders.items()]
+    told = holders([each.problem or f"has {each.data}" for each in found])
+    if len(told) == 1:
+        return next(iter(told))  # the same problem everywhere
+    said = [f"{_places(found, ranks)}: {what}" for what, ranks in told.items()]
     return (
         f"the task's data are not the same on all ranks: {'; '.join(said)}; put the same file under the data roots of "
         "every host, or let them share a file system, and install the same versions of Ghostwatt on all of them"

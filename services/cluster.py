@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
 
 from phantom_core.checks import Capacity
 from services.log_parts import EMPTY, LogPart, end_of_json
-from services.scrubbing import scrubbed
+from services.scrubbing import excerpt
 
 if TYPE_CHECKING:
     import httpx
@@ -357,9 +357,7 @@ class AbsentCluster(Cluster):
 
 
 def _quoted(answer: Answer, most: int = MOST_QUOTED) -> str:
-    # What is blotted out makes room for what comes behind it, and a secret that is cut in two is looked for too.
-    text = answer.text[: 2 * most]
-    return scrubbed(storable(text), is_cut=len(answer.text) > len(text))[:most]
+    return storable(excerpt(answer.text, most))
 
 
 def storable(text: str) -> str:

@@ -19,7 +19,7 @@ from phantom_core.protocol import (
 )
 from services.instants import LONGEST_S, is_instant, is_span
 from services.moves import SERVICE
-from services.scrubbing import scrubbed
+from services.scrubbing import excerpt
 
 MOST_ATTEMPTS = 32_767
 LARGEST = 2**63 - 1
@@ -27,7 +27,6 @@ MOST_TEXT = 4_000
 """Characters of a message or reason that are kept."""
 MOST_NAME = 255
 """Characters of a host's or device's name that are kept."""
-_LONGEST_SECRET = 1_000
 
 
 def refusal(event: Event, experiment_id: str) -> str | None:
@@ -64,9 +63,7 @@ def text(value: str | None, most: int = MOST_TEXT) -> str | None:
     """Text as it is kept: no NUL, which no database takes, not endless, and without what looks like a secret."""
     if value is None:
         return None
-    # More than is kept: what is blotted out makes room for what comes behind it.
-    looked_at = value[: most + _LONGEST_SECRET].replace("\x00", "\ufffd")
-    return scrubbed(looked_at, is_cut=len(value) > len(looked_at))[:most]
+    return excerpt(value, most).replace("\x00", "\ufffd")
 
 
 def name(value: str) -> str:

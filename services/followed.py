@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 
 from pydantic import ValidationError
-from sqlalchemy import select
 
 from phantom_core.protocol import Reason
 from phantom_core.spec import ResourceSpec
@@ -22,7 +21,7 @@ from services.following import Follower, job_id
 from services.leases import Lease
 from services.settings import Settings
 from services.states import ExperimentState
-from services.tables import Experiment, ExperimentAttempt
+from services.tables import Experiment
 
 log = logging.getLogger(__name__)
 
@@ -89,11 +88,7 @@ class Followed:
             is_cancelled = experiment.cancel_requested_at is not None
             waited_s = 0.0
             if experiment.leased_at is not None:
-                attempts = session.scalars(
-                    select(ExperimentAttempt)
-                    .where(ExperimentAttempt.experiment_id == experiment.id)
-                    .order_by(ExperimentAttempt.attempt)
-                ).all()
+                attempts = leases.attempts_of(session, experiment.id)
                 first = leases.first_leased_at(attempts, experiment.leased_at)
                 waited_s = self._age.look(first, now(session))
             deadline_s = _deadline_s(experiment.spec)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from phantom_core.protocol import Reason
 from services.attempts import IngestToken, begin_attempt, begin_warm_attempt, finish, mark_starting
@@ -185,6 +186,15 @@ def release(db: Database, lease: Lease, *, message: str | None = None) -> bool:
         )
 
 
+def attempts_of(session: Session, experiment_id: str) -> Sequence[ExperimentAttempt]:
+    """All starts of an experiment's job, in order."""
+    return session.scalars(
+        select(ExperimentAttempt)
+        .where(ExperimentAttempt.experiment_id == experiment_id)
+        .order_by(ExperimentAttempt.attempt)
+    ).all()
+
+
 def first_leased_at(attempts: Sequence[ExperimentAttempt], leased_at: datetime) -> datetime:
     """Since when an experiment's whole deadline counts, as if it had not waited where its service was away.
 
@@ -212,11 +222,7 @@ def follow(db: Database, lease: Lease) -> FollowView:
         if experiment is None or experiment.lease_token != lease.token or experiment.leased_at is None:
             raise LeaseLost(f"{lease.owner} no longer holds {lease.experiment_id}")
         reason = experiment.reported_reason
-        attempts = session.scalars(
-            select(ExperimentAttempt)
-            .where(ExperimentAttempt.experiment_id == lease.experiment_id)
-            .order_by(ExperimentAttempt.attempt)
-        ).all()
+        attempts = attempts_of(session, lease.experiment_id)
         current = next((each for each in attempts if each.attempt == experiment.attempt), None)
         handed_over = [each for each in attempts if each.ray_job_id is not None]
         counted = [each for each in handed_over if each.reason not in UNCOUNTED]

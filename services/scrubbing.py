@@ -41,6 +41,7 @@ _CUT = tuple(re.compile(rf"{before}(?P<secret>{of}+)\Z", re.IGNORECASE) for befo
 _MARKS = ("gw_", "gg_", "://", "bearer", "basic", "passw", "secret", "token", "key")
 """Of which every secret's pattern needs one, however it is written; most lines of a log have none."""
 
+_LONGEST_SECRET = 1_000
 _LONGEST_BEFORE = 64
 """Most characters, spaces among them, before the word that a secret begins in."""
 BEFORE_BYTES = 4 * _LONGEST_BEFORE
@@ -66,6 +67,12 @@ def scrubbed(text: str, *, begin: int = 0, is_cut: bool = False) -> str:
             kept += [text[place:start], BLOT]
         place = stop
     return "".join([*kept, text[place:]])
+
+
+def excerpt(text: str, most: int) -> str:
+    """The beginning of a text, without secrets; more than is kept is looked at, since a blot makes room."""
+    looked_at = text[: most + _LONGEST_SECRET]
+    return scrubbed(looked_at, is_cut=len(text) > len(looked_at))[:most]
 
 
 def beginning(text: AnyStr, place: int) -> int:
