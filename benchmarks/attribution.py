@@ -16,7 +16,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import random
 import statistics
 import tempfile
 import time
@@ -36,8 +35,7 @@ from benchmarks.step_trainers import (
     UnsavedUpdate,
     build,
     communicates,
-    row_of,
-    window,
+    in_turn,
 )
 from benchmarks.workplace import Workplace, workplace
 from phantom_core.profile import ProfileError, load_profile
@@ -122,13 +120,7 @@ def attribute(
             row["reasons"][name] = built.reason
         else:
             trainers[name] = built.trainer, built.steps
-    measured: dict[str, list[dict[str, Any]]] = {name: [] for name in trainers}
-    for number in range(rounds):
-        order = list(trainers)
-        random.Random(f"{size} {arm.name} {number}").shuffle(order)
-        for name in order:
-            trainer, steps = trainers[name]
-            measured[name].append(row_of(window(place, team, trainer, steps), steps))
+    measured = in_turn(place, team, trainers, rounds, f"{size} {arm.name}")
     row["variants"] = {
         name: {
             "ms_per_step": statistics.median(each["ms_per_step"] for each in found),

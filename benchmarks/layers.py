@@ -36,6 +36,7 @@ from benchmarks.step_trainers import (
     build,
     communicates,
     dataset_of,
+    in_turn,
     least_free_bytes,
     needed_bytes,
     row_of,
@@ -219,30 +220,26 @@ class Run:
         sides: dict[str, Built] = {}
         for name in ("usual", "silent"):
             sides[name] = build(self._place, team, arm, self._window_s, silent=name == "silent")
-        ready = {name: each.trainer for name, each in sides.items() if each.trainer is not None}
-        pairs = []
-        for number in range(self._rounds if len(ready) == len(sides) else 0):
-            order = list(ready)
-            random.Random(f"{size} {arm.name} {number}").shuffle(order)
-            found = {}
-            for name in order:
-                steps = sides[name].steps
-                found[name] = row_of(window(self._place, team, ready[name], steps), steps)
-            pairs.append(
-                {
-                    "round": number,
-                    "first": order[0],
-                    "ms_per_step": found["usual"]["ms_per_step"],
-                    "silent_ms_per_step": found["silent"]["ms_per_step"],
-                    "j_per_step": found["usual"]["j_per_step"],
-                    "silent_j_per_step": found["silent"]["j_per_step"],
-                }
-            )
-            self._progress(f"{size}: {_shown(f'{arm.name} without communication', found['silent'])}")
-        for trainer in ready.values():
+        ready = {name: (each.trainer, each.steps) for name, each in sides.items() if each.trainer is not None}
+        is_whole = len(ready) == len(sides)
+        found = in_turn(self._place, team, ready, self._rounds if is_whole else 0, f"{size} {arm.name}")
+        for trainer, _ in ready.values():
             trainer.close()
-        if not pairs:
+        if not is_whole:
             return {"reason": "; ".join(each.reason for each in sides.values() if each.reason)}
+        pairs = [
+            {
+                "round": number,
+                "first": "silent" if usual["position"] else "usual",
+                "ms_per_step": usual["ms_per_step"],
+                "silent_ms_per_step": silent["ms_per_step"],
+                "j_per_step": usual["j_per_step"],
+                "silent_j_per_step": silent["j_per_step"],
+            }
+            for number, (usual, silent) in enumerate(zip(found["usual"], found["silent"], strict=True))
+        ]
+        for silent in found["silent"]:
+            self._progress(f"{size}: {_shown(f'{arm.name} without communication', silent)}")
         return {"method": "collectives replaced by local copies", "pairs": pairs}
 
     def _groups(self, team: Team, wanted: list[StepArm]) -> list[list[StepArm]]:

@@ -2,6 +2,7 @@
 
 import gc
 import math
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -171,6 +172,31 @@ def build(
 def window(place: Workplace, team: Team, trainer: Trainer, steps: int) -> list[BoardWindow]:
     """Meters so many steps on all ranks of a team; every rank gets every device's part."""
     return team.gather(measured(team, place.meter, place.synchronize, lambda: trainer.run(steps)))
+
+
+def in_turn(
+    place: Workplace, team: Team, built: Mapping[str, tuple[Trainer, int]], rounds: int, seed: str
+) -> dict[str, list[dict[str, Any]]]:
+    """Windows of several trainers, round by round in shuffled order; every rank of the team must call.
+
+    Args:
+        place: This rank.
+        team: The ranks of all of them.
+        built: Each trainer with the steps of its window.
+        rounds: How often each has its turn.
+        seed: Of the order.
+
+    Returns:
+        A row for each round, by name, with its place in the round.
+    """
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in built}
+    for number in range(rounds):
+        order = list(built)
+        random.Random(f"{seed} {number}").shuffle(order)
+        for position, name in enumerate(order):
+            trainer, steps = built[name]
+            rows[name].append({"position": position, **row_of(window(place, team, trainer, steps), steps)})
+    return rows
 
 
 def row_of(windows: list[BoardWindow], steps: int) -> dict[str, Any]:

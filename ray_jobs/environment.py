@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
+from typing import Self
 from urllib.parse import urlsplit
 
 from phantom_core.base_address import problem_of
@@ -25,16 +26,12 @@ class JobError(Exception):
 
 
 @dataclass(frozen=True)
-class JobEnvironment:
-    """Address, subject and credential of one job."""
+class _Reaching:
+    """Where services are."""
 
     service_url: str
-    """Base address of the service, such as `http://127.0.0.1:8411`."""
-    experiment_id: str
-    """Lower-case letters, digits and `-`: safe in paths and names."""
-    token: str = field(repr=False)
-    """Ingest token, good for this experiment only."""
-    other_urls: tuple[str, ...] = ()
+    """Base address of the job's own service, such as `http://127.0.0.1:8411`."""
+    other_urls: tuple[str, ...] = field(default=(), kw_only=True)
     """Addresses of other services of the same database."""
 
     @property
@@ -42,9 +39,19 @@ class JobEnvironment:
         """All addresses, its own service's first."""
         return addresses(self.service_url, self.other_urls)
 
-    def knowing(self, urls: Iterable[str]) -> "JobEnvironment":
+    def knowing(self, urls: Iterable[str]) -> Self:
         """The same, with these addresses before the others."""
         return replace(self, other_urls=addresses(self.service_url, urls, self.other_urls)[1:])
+
+
+@dataclass(frozen=True)
+class JobEnvironment(_Reaching):
+    """Address, subject and credential of one job."""
+
+    experiment_id: str
+    """Lower-case letters, digits and `-`: safe in paths and names."""
+    token: str = field(repr=False)
+    """Ingest token, good for this experiment only."""
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> "JobEnvironment":
@@ -57,7 +64,7 @@ class JobEnvironment:
             environment, JobVariable.SERVICE_URL, JobVariable.EXPERIMENT_ID, JobVariable.INGEST_TOKEN
         )
         _check(JobVariable.EXPERIMENT_ID, experiment_id, _SAFE_ID)
-        return cls(url.rstrip("/"), experiment_id, token, _other_urls(environment, url))
+        return cls(url.rstrip("/"), experiment_id, token, other_urls=_other_urls(environment, url))
 
     def variables(self) -> dict[str, str]:
         """The same as environment variables."""
@@ -70,26 +77,13 @@ class JobEnvironment:
 
 
 @dataclass(frozen=True)
-class GroupEnvironment:
+class GroupEnvironment(_Reaching):
     """Address and credential of a worker group, which may make several experiments."""
 
-    service_url: str
-    """Base address of the service."""
     group_id: str
     """The Ray job's id."""
     token: str = field(repr=False)
     """Good only for asking for the next experiment, and for saying that the group has ended."""
-    other_urls: tuple[str, ...] = ()
-    """Addresses of other services of the same database."""
-
-    @property
-    def urls(self) -> tuple[str, ...]:
-        """All addresses, its own service's first."""
-        return addresses(self.service_url, self.other_urls)
-
-    def knowing(self, urls: Iterable[str]) -> "GroupEnvironment":
-        """The same, with these addresses before the others."""
-        return replace(self, other_urls=addresses(self.service_url, urls, self.other_urls)[1:])
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> "GroupEnvironment":
@@ -102,7 +96,7 @@ class GroupEnvironment:
             environment, JobVariable.SERVICE_URL, JobVariable.GROUP_ID, JobVariable.GROUP_TOKEN
         )
         _check(JobVariable.GROUP_ID, group_id, _SAFE_GROUP_ID)
-        return cls(url.rstrip("/"), group_id, token, _other_urls(environment, url))
+        return cls(url.rstrip("/"), group_id, token, other_urls=_other_urls(environment, url))
 
     def variables(self) -> dict[str, str]:
         """The same as environment variables."""

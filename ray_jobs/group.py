@@ -50,7 +50,7 @@ def next_job(
                     return None
                 if answer.action == "begin" and answer.experiment_id and answer.token:
                     return JobEnvironment(
-                        group.service_url, answer.experiment_id, answer.token, group.other_urls
+                        group.service_url, answer.experiment_id, answer.token, other_urls=group.other_urls
                     )
             elif time.monotonic() - heard_s > patience_s:
                 log.warning("the service has not answered for %.0f s; the worker group ends", patience_s)

@@ -29,8 +29,6 @@ REQUEST_TIMEOUT_S = 20.0
 LONGEST_PAUSE_S = 15.0
 REFRESH_S = 30.0
 """Seconds between two questions which services live: one that comes to be must be known before the last one goes."""
-
-
 ASKING_S = 900.0
 """Seconds for which a job asks what to do. Longer than `resources.scheduling_deadline_s` is by default: a service that
 lives ends it before, and says why."""
