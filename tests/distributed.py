@@ -22,8 +22,12 @@ COLLECTIVE_TIMEOUT_S = 60
 """Longest that a rank waits for the others in one collective."""
 
 
+CAUSE_GRACE_S = 0.5
+"""Longest wait for other ranks' words after one failed: a rank that loses a peer may be heard before that peer."""
+
+
 class RankFailedError(AssertionError):
-    """A rank raised; the message is its traceback."""
+    """A rank raised or died; the message is every failed rank's traceback, the one that failed first at the top."""
 
 
 def run_ranks(
@@ -35,7 +39,8 @@ def run_ranks(
     rank that fails ends all of them, as does the deadline; no process outlives the call.
 
     Raises:
-        RankFailedError: A rank raised or died; with its traceback or exit code.
+        RankFailedError: A rank raised or died; the first one's traceback comes first, since the others' may
+            be no more than its consequences.
         TimeoutError: The ranks were not done by the deadline.
     """
     # A fork server that has torch loaded starts a rank in a tenth of a second instead of three.
@@ -68,32 +73,44 @@ def run_ranks(
 
 def _results(pipes: list[Connection], deadline: float) -> list[Any]:
     results: list[Any] = [None] * len(pipes)
+    failures: list[tuple[float, str]] = []
     waiting = dict(zip(pipes, range(len(pipes)), strict=True))
     while waiting:
         ready = wait(list(waiting), timeout=max(0.0, deadline - time.monotonic()))
         if not ready:
-            raise TimeoutError(f"ranks {sorted(waiting.values())} are not done")
+            break
         for pipe in ready:
             assert isinstance(pipe, Connection)
             rank = waiting.pop(pipe)
             try:
-                succeeded, payload = pickle.loads(pipe.recv_bytes())
+                failed_at, payload = pickle.loads(pipe.recv_bytes())
             except EOFError:
-                raise RankFailedError(f"rank {rank} died without a word") from None
-            if not succeeded:
-                raise RankFailedError(f"rank {rank}:\n{payload}")
-            results[rank] = payload
+                # It can't say when; whoever only lost a peer has a traceback to tell.
+                failures.append((float("-inf"), f"rank {rank} died without a word"))
+                continue
+            if failed_at is None:
+                results[rank] = payload
+            else:
+                failures.append((failed_at, f"rank {rank}:\n{payload}"))
+        if failures:
+            deadline = min(deadline, time.monotonic() + CAUSE_GRACE_S)
+    if failures:
+        raise RankFailedError("\n".join(told for _, told in sorted(failures)))
+    if waiting:
+        raise TimeoutError(f"ranks {sorted(waiting.values())} are not done")
     return results
 
 
 def _rank(rank: int, world_size: int, store: str, call: bytes, sender: Connection) -> None:
+    word: tuple[float | None, Any]
     try:
         warnings.simplefilter("error")
-        result = (True, _call_in_group(rank, world_size, store, call))
+        word = (None, _call_in_group(rank, world_size, store, call))
     except BaseException:
-        result = (False, traceback.format_exc())
+        # Said before this process lets its peers go, and with them their own errors.
+        word = (time.monotonic(), traceback.format_exc())
     # Plain pickle copies tensors; multiprocessing's own would share memory with a process about to end.
-    sender.send_bytes(pickle.dumps(result))
+    sender.send_bytes(pickle.dumps(word))
     sender.close()
 
 
@@ -111,8 +128,7 @@ def _call_in_group(rank: int, world_size: int, store: str, call: bytes) -> Any:
         world_size=world_size,
         timeout=timedelta(seconds=COLLECTIVE_TIMEOUT_S),
     )
-    try:
-        function, args = pickle.loads(call)
-        return function(*args)
-    finally:
-        dist.destroy_process_group()
+    function, args = pickle.loads(call)
+    result = function(*args)
+    dist.destroy_process_group()
+    return result

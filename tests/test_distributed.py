@@ -1,7 +1,10 @@
 """The helper that runs tests on several ranks fails fast, tells why, and leaves nothing behind."""
 
 import os
+import pickle
+import time
 import warnings
+from unittest import mock
 
 import psutil
 import pytest
@@ -23,6 +26,20 @@ def fail_on_one() -> None:
     dist.barrier()
 
 
+def fail_on_one_after_all() -> None:
+    """Rank 1 has failed, and tells it late; rank 0 has lost it by then, and tells it at once."""
+    pickled = pickle.dumps
+
+    def late(word: object) -> bytes:
+        dist.destroy_process_group()
+        time.sleep(0.2)
+        return pickled(word)
+
+    if dist.get_rank() == 1:
+        mock.patch.object(pickle, "dumps", late).start()
+    fail_on_one()
+
+
 def die_on_one() -> None:
     if dist.get_rank() == 1:
         os._exit(3)
@@ -36,8 +53,6 @@ def warn() -> None:
 def wait_for_ever() -> None:
     if dist.get_rank() == 0:
         dist.barrier()
-    import time
-
     time.sleep(600)
 
 
@@ -57,6 +72,15 @@ def test_a_rank_that_raises_ends_all_with_its_traceback() -> None:
     with pytest.raises(RankFailedError, match=r"(?s)rank 1:.*fail_on_one.*rank one divides by nothing"):
         run_ranks(2, fail_on_one)
     assert not ranks_left()
+
+
+def test_the_rank_that_failed_first_is_told_first_whoever_speaks_first() -> None:
+    with pytest.raises(RankFailedError) as failed:
+        run_ranks(2, fail_on_one_after_all)
+    first, _, second = str(failed.value).partition("\nrank 0:\n")
+    assert first.startswith("rank 1:")
+    assert "rank one divides by nothing" in first
+    assert "dist.barrier()" in second
 
 
 def test_a_rank_that_dies_is_told_from_one_that_raises() -> None:
