@@ -1,70 +1,34 @@
-"""The only file that speaks to Ray: its jobs and nodes over HTTP, with a timeout on every request.
+"""One Ray cluster: its jobs, their logs, its nodes. Nothing else of the service speaks to Ray.
 
-Ray's own `JobSubmissionClient` connects in its constructor, has no timeouts and costs a second of imports;
-the REST interface beneath it is documented and stable, so this uses that. Nothing that a caller of
-Ghostwatt sends reaches an entrypoint or a runtime_env: both are built from settings and ids alone.
-
-ClusterError              Ray answered, but not as it should (wrong token, an answer that can't be read)
-|-- ClusterRefused        Ray has looked at the request and will not have it, now or later
-|-- ClusterUnreachable    no answer of Ray's at all
-`-- RayHeadError          a head of the service's own did not come up (`ray_head.py`)
+Nothing that a caller of Ghostwatt sends reaches an entrypoint or a runtime_env: both are built from settings and ids
+alone.
 """
 
-import json
 import shlex
-import ssl
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Literal, Self, cast, get_args
+from typing import Literal, Self, cast, get_args
 
 from phantom_core.checks import Capacity
 from services.log_parts import EMPTY, LogPart, end_of_json
-from services.scrubbing import excerpt
-
-if TYPE_CHECKING:
-    import httpx
+from services.ray_requests import (
+    REQUEST_TIMEOUT_S,
+    ClusterError,
+    ClusterUnreachable,
+    NoRequests,
+    RayRequests,
+)
+from services.texts import storable
 
 JobState = Literal["PENDING", "RUNNING", "STOPPED", "SUCCEEDED", "FAILED"]
 FINAL_STATES: frozenset[str] = frozenset({"STOPPED", "SUCCEEDED", "FAILED"})
-REQUEST_TIMEOUT_S = 10.0
-MOST_BYTES = 64 * 2**20
-"""Longest answer that is read; a job's log may be longer, of which only the end is kept."""
-MOST_QUOTED = 1_000
-"""Characters of an answer that a message quotes."""
 MOST_LOG_BYTES = 8 * 2**20
 NODE_CONNECT_S = 2.0
 """Seconds in which a node must take a connection: it may be behind a wall that lets nothing through."""
 NODE_AGAIN_S = 60.0
 """Seconds after which a node that didn't give a log is asked again."""
-BAD_GATEWAY = frozenset({502, 503, 504})
-"""What proxies say while the server behind them is away."""
-
-
-class ClusterError(Exception):
-    """Ray refused or failed; the message holds its answer."""
-
-
-class ClusterRefused(ClusterError):
-    """Ray will not have this request, however often it is made."""
-
-
-class ClusterUnreachable(ClusterError):
-    """No answer: nothing is known about the job, so nothing about it may be changed."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What came back for one request."""
-
-    status_code: int
-    """HTTP status."""
-    text: str
-    """The whole body."""
-    truncated: bool = False
-    """Whether there was more than `MOST_BYTES`."""
 
 
 @dataclass(frozen=True)
@@ -90,25 +54,13 @@ class Cluster:
         Raises:
             ClusterError: The address is not one of a job server.
         """
-        self.address = address.rstrip("/")
-        if not self.address.startswith(("http://", "https://")):
-            raise ClusterError(
-                f"ray_address = {address!r} is no address of Ray's job server; give its dashboard's, "
-                "such as http://head:8265"
-            )
-        self._timeout_s = timeout_s
+        self._use(RayRequests(address, token, timeout_s=timeout_s))
+
+    def _use(self, requests: RayRequests) -> None:
+        self._requests = requests
+        self.address = requests.address
         self._asked_again_s: dict[str, float] = {}
         """By a node's address, when it is asked for logs again after it gave none."""
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        # Here and not above: it costs a tenth of the service's start, and is not needed before the first answer.
-        import httpx
-
-        # Reading the system's certificates takes longer than the first look at the cluster; http needs none of them.
-        certificates = self.address.startswith("https://") or ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        # A proxy from the environment is for the outside world, not for the cluster.
-        self._client = httpx.Client(
-            base_url=self.address, headers=headers, timeout=timeout_s, trust_env=False, verify=certificates
-        )
 
     def submit(self, job_id: str, *, python: str, environment: Mapping[str, str], name: str) -> None:
         """Starts the job of an experiment.
@@ -124,7 +76,7 @@ class Cluster:
                 again.
             ClusterUnreachable: No answer; likewise.
         """
-        self._request(
+        self._requests.ask(
             "POST",
             "/api/jobs/",
             json={
@@ -142,10 +94,9 @@ class Cluster:
             ClusterError: Ray failed to answer properly.
             ClusterUnreachable: No answer, or one that is not Ray's.
         """
-        answer = self._send("GET", f"/api/jobs/{job_id}")
-        if self._unknown(answer, job_id):
+        told = self._requests.ask_of_job("GET", job_id)
+        if told is None:
             return None
-        told = self._parsed(answer)
         state = told.get("status")
         if state not in get_args(JobState):
             raise ClusterError(f"Ray says that job {job_id} is {state!r}, which is none of its states")
@@ -158,9 +109,7 @@ class Cluster:
             ClusterError: Ray failed to answer properly.
             ClusterUnreachable: No answer, or one that is not Ray's.
         """
-        answer = self._send("POST", f"/api/jobs/{job_id}/stop")
-        if not self._unknown(answer, job_id):
-            self._parsed(answer)
+        self._requests.ask_of_job("POST", job_id, "/stop")
 
     def log(self, job_id: str, first_byte: int = 0, most: int = MOST_LOG_BYTES) -> LogPart | None:
         """The end of what a job's driver printed so far, however much that is.
@@ -180,10 +129,10 @@ class Cluster:
             ClusterError: Ray failed to answer properly.
             ClusterUnreachable: No answer, or one that is not Ray's, or one that took too long.
         """
-        answer = self._send("GET", f"/api/jobs/{job_id}")
-        if self._unknown(answer, job_id):
+        told = self._requests.ask_of_job("GET", job_id)
+        if told is None:
             return None
-        node = self._parsed(answer).get("driver_agent_http_address")
+        node = told.get("driver_agent_http_address")
         # Whoever guards the job server by TLS would not have its token sent in the clear.
         if isinstance(node, str) and node.startswith("http://") and self.address.startswith("http://"):
             part = self._log_of_node(node, job_id, first_byte, most)
@@ -198,9 +147,11 @@ class Cluster:
         import httpx
 
         url = f"{node}/logs/job-driver-{job_id}.log"
-        timeout = httpx.Timeout(self._timeout_s, connect=min(NODE_CONNECT_S, self._timeout_s))
+        timeout = httpx.Timeout(
+            self._requests.timeout_s, connect=min(NODE_CONNECT_S, self._requests.timeout_s)
+        )
         try:
-            with self._answering("HEAD", url, timeout=timeout) as (head, _):
+            with self._requests.answering("HEAD", url, timeout=timeout) as (head, _):
                 if head.status_code == HTTPStatus.NOT_FOUND:
                     return EMPTY
                 end_byte = int(head.headers["Content-Length"]) if head.is_success else None
@@ -209,7 +160,7 @@ class Cluster:
                 if begin == end_byte:
                     return LogPart(end_byte, b"")
                 piece = {"Range": f"bytes={begin}-{end_byte - 1}", "Accept-Encoding": "identity"}
-                with self._answering("GET", url, timeout=timeout, headers=piece) as (answer, chunks):
+                with self._requests.answering("GET", url, timeout=timeout, headers=piece) as (answer, chunks):
                     if answer.status_code == HTTPStatus.PARTIAL_CONTENT:
                         return LogPart(begin, b"".join(chunks))
         except (ClusterUnreachable, KeyError, ValueError):
@@ -218,7 +169,7 @@ class Cluster:
         return None
 
     def _whole_log(self, job_id: str, first_byte: int, most: int) -> LogPart:
-        with self._answering("GET", f"/api/jobs/{job_id}/logs") as (answer, chunks):
+        with self._requests.answering("GET", f"/api/jobs/{job_id}/logs") as (answer, chunks):
             part = end_of_json(chunks, first_byte, most) if answer.is_success else None
         if part is None:
             raise ClusterError(f"Ray answered {answer.status_code} without the log of job {job_id}")
@@ -232,7 +183,7 @@ class Cluster:
             ClusterUnreachable: No answer, or no node has reported yet: a head that was just restarted knows
                 none, which says nothing of what the cluster has.
         """
-        told = self._request("GET", "/api/v0/nodes", params={"detail": "true"})
+        told = self._requests.ask("GET", "/api/v0/nodes", params={"detail": "true"})
         try:
             nodes = told["data"]["result"]["result"]
             alive = [node.get("resources_total") or {} for node in nodes if node["state"] == "ALIVE"]
@@ -253,7 +204,7 @@ class Cluster:
 
     def close(self) -> None:
         """Closes connections."""
-        self._client.close()
+        self._requests.close()
 
     def __enter__(self) -> Self:
         return self
@@ -261,105 +212,10 @@ class Cluster:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def _send(self, method: str, path: str, **options: Any) -> Answer:
-        body = bytearray()
-        with self._answering(method, path, **options) as (answer, chunks):
-            for chunk in chunks:
-                body += chunk
-                if len(body) > MOST_BYTES:
-                    break
-        text = bytes(body[:MOST_BYTES]).decode(errors="replace")
-        return Answer(answer.status_code, text, truncated=len(body) > MOST_BYTES)
-
-    @contextmanager
-    def _answering(
-        self, method: str, path: str, **options: Any
-    ) -> Iterator[tuple["httpx.Response", Iterator[bytes]]]:
-        """The answer and its body, as it comes; who reads it is kept to the time for one answer.
-
-        Raises:
-            ClusterUnreachable: No answer, or one that did not come to its end in time.
-        """
-        import httpx
-
-        try:
-            with self._client.stream(method, path, **options) as response:
-                if response.status_code in BAD_GATEWAY:
-                    raise ClusterUnreachable(
-                        f"nothing answers behind {self.address} ({response.status_code})"
-                    )
-                yield response, self._in_time(response.iter_bytes())
-        except httpx.HTTPError as error:
-            raise ClusterUnreachable(
-                f"Ray's job server at {self.address} does not answer: {type(error).__name__}: {error}"
-            ) from error
-        except RuntimeError as error:
-            if not self._client.is_closed:
-                raise
-            raise ClusterUnreachable(f"the connection to {self.address} was given up meanwhile") from error
-
-    def _in_time(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        """Timeouts of httpx are for one read each, so an answer that trickles would never end."""
-        end_at = time.monotonic() + self._timeout_s
-        for chunk in chunks:
-            yield chunk
-            if time.monotonic() > end_at:
-                raise ClusterUnreachable(
-                    f"Ray's job server at {self.address} did not finish its answer within {self._timeout_s:g} s"
-                )
-
-    def _unknown(self, answer: Answer, job_id: str) -> bool:
-        """Whether Ray does not know the job: it names it then, unlike a proxy that knows no such page."""
-        if answer.status_code != HTTPStatus.NOT_FOUND:
-            return False
-        if job_id not in answer.text:
-            raise ClusterUnreachable(f"what answers at {self.address} (404) is not Ray's job server")
-        return True
-
-    def _request(self, method: str, path: str, **options: Any) -> dict[str, Any]:
-        return self._parsed(self._send(method, path, **options))
-
-    def _parsed(self, answer: Answer) -> dict[str, Any]:
-        if answer.status_code in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-            raise ClusterError(
-                f"Ray at {self.address} refuses the token ({answer.status_code}); "
-                "give the cluster's own in RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
-            )
-        if answer.status_code in (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY):
-            raise ClusterRefused(f"Ray refuses the request: {_quoted(answer)}")
-        if not 200 <= answer.status_code < 300:
-            raise ClusterError(f"Ray answered {answer.status_code}: {_quoted(answer)}")
-        if answer.truncated:
-            raise ClusterError(f"Ray's answer is longer than {MOST_BYTES // 2**20} MiB")
-        try:
-            told = json.loads(answer.text)
-        except ValueError as error:
-            raise ClusterError(f"Ray's answer is no JSON: {_quoted(answer, 200)!r}") from error
-        if not isinstance(told, dict):
-            raise ClusterError(f"Ray's answer is no object: {_quoted(answer, 200)!r}")
-        return told
-
 
 class AbsentCluster(Cluster):
     """In place of a cluster that is not there (yet): no request gets an answer."""
 
     def __init__(self, why: str) -> None:
         """Args: why there is none, in one sentence."""
-        # Not as a cluster begins: there is nothing to hold connections to.
-        self.address = "http://absent.invalid"
-        self._why = why
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-    def _send(self, method: str, path: str, **_options: Any) -> Answer:
-        raise ClusterUnreachable(f"no {method} {path}: {self._why}")
-
-
-def _quoted(answer: Answer, most: int = MOST_QUOTED) -> str:
-    return storable(excerpt(answer.text, most))
-
-
-def storable(text: str) -> str:
-    """Text that every database takes: a log may hold anything, NUL and half characters too."""
-    return text.replace("\x00", "\ufffd").encode(errors="replace").decode()
+        self._use(NoRequests(why))

@@ -20,6 +20,7 @@ from phantom_core.protocol import (
 from services.instants import LONGEST_S, is_instant, is_span
 from services.moves import SERVICE
 from services.scrubbing import excerpt
+from services.texts import storable
 
 MOST_ATTEMPTS = 32_767
 LARGEST = 2**63 - 1
@@ -63,12 +64,12 @@ def text(value: str | None, most: int = MOST_TEXT) -> str | None:
     """Text as it is kept: no NUL, which no database takes, not endless, and without what looks like a secret."""
     if value is None:
         return None
-    return excerpt(value, most).replace("\x00", "\ufffd")
+    return storable(excerpt(value, most))
 
 
 def name(value: str) -> str:
     """A host's or device's name that fits its column."""
-    return value.replace("\x00", "\ufffd")[:MOST_NAME]
+    return storable(value)[:MOST_NAME]
 
 
 def number(value: float | None) -> float | None:

@@ -15,14 +15,7 @@ from phantom_core.plan import Plan, make_plan
 from phantom_core.protocol import JobVariable, Reason
 from phantom_core.spec import ExperimentSpec
 from services import groups, heartbeats, job_logs, leases, switches
-from services.cluster import (
-    FINAL_STATES,
-    Cluster,
-    ClusterError,
-    ClusterRefused,
-    ClusterUnreachable,
-    JobStatus,
-)
+from services.cluster import FINAL_STATES, Cluster, JobStatus
 from services.database import Database
 from services.deadlines import Deadlines, Ending, Stood, age_s
 from services.endings import RETRIED
@@ -31,6 +24,7 @@ from services.event_limits import text
 from services.groups import Shape
 from services.job_ends import judged
 from services.leases import FollowView, IngestToken, Lease
+from services.ray_requests import ClusterError, ClusterRefused, ClusterUnreachable
 from services.settings import Settings
 from services.states import ExperimentState
 from services.tables import Experiment

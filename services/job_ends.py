@@ -1,7 +1,7 @@
 """What the end of an experiment's job means for the experiment, where its ranks did not say so themselves."""
 
 from phantom_core.protocol import Reason
-from services.cluster import Cluster, ClusterError, JobStatus
+from services.cluster import Cluster, JobStatus
 from services.database import Database
 from services.deadlines import Ending
 from services.event_limits import text
@@ -9,6 +9,7 @@ from services.leases import FollowView
 from services.log_cuts import LOOKED_BEFORE, taken
 from services.log_parts import EMPTY, LogPart
 from services.log_shares import began_at, read_up_to, share_of
+from services.ray_requests import ClusterError
 from services.states import ExperimentState
 
 LOG_TAIL_CHARACTERS = 2_000

@@ -3,9 +3,9 @@
 import re
 from dataclasses import dataclass
 
-from services.cluster import storable
 from services.log_parts import LogPart
 from services.scrubbing import BEFORE_BYTES, beginning, scrubbed
+from services.texts import storable
 
 LOOKED_BEFORE = 4_096
 """Bytes before what is wanted that are to be in a part, for what it follows on to be seen."""

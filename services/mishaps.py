@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from services.cluster import ClusterError
 from services.errors import DatabaseError, LeaseLost
+from services.ray_requests import ClusterError
 
 log = logging.getLogger(__name__)
 

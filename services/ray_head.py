@@ -23,10 +23,10 @@ from typing import Self
 import psutil
 
 from phantom_core.protocol import CHECKPOINT_FOLDER
-from services.cluster import ClusterError
 from services.head_records import MARK, HeadRecord, known, recorded
 from services.head_use import HeadUse
 from services.processes import adopting_orphans, end, family, sessions_of
+from services.ray_requests import ClusterError
 from services.scrubbing import scrubbed
 
 log = logging.getLogger(__name__)

@@ -10,10 +10,11 @@ from phantom_core.capacity import Capacity
 from phantom_core.protocol import ExperimentFinished, JobVariable, NextAnswer, NextRequest
 from phantom_core.spec import ExperimentSpec
 from services import assignments, experiments, group_calls, leases
-from services.cluster import Cluster, ClusterRefused, ClusterUnreachable, JobState, JobStatus
+from services.cluster import Cluster, JobState, JobStatus
 from services.database import Database
 from services.following import Follower, job_id
 from services.log_parts import LogPart
+from services.ray_requests import ClusterRefused, ClusterUnreachable
 from services.settings import Settings
 from services.tables import Experiment, ExperimentAttempt
 from services.views import ExperimentDetail

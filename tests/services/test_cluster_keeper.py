@@ -8,8 +8,9 @@ import pytest
 
 from phantom_core.capacity import Capacity
 from services import dispatcher
-from services.cluster import Cluster, ClusterUnreachable
+from services.cluster import Cluster
 from services.dispatcher import Dispatcher
+from services.ray_requests import ClusterUnreachable
 from services.settings import Settings
 
 

@@ -11,12 +11,13 @@ from sqlalchemy import select, update
 from phantom_core.capacity import Capacity
 from phantom_core.protocol import ExperimentFinished, JobVariable, Reason
 from services import experiments, following, heartbeats, keys, leases, switches
-from services.cluster import Cluster, ClusterError, ClusterRefused, JobState
+from services.cluster import Cluster, JobState
 from services.columns import Base
 from services.database import Database, now
 from services.errors import KeyRefused
 from services.following import job_id
 from services.keys import Scope
+from services.ray_requests import ClusterError, ClusterRefused
 from services.tables import Experiment, Heartbeat
 from tests.services.following_bench import UNREACHABLE, Bench, FakeCluster
 from tests.services.simulated_job import deliver, spec

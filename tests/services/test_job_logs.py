@@ -3,11 +3,12 @@
 import pytest
 
 from services import deletion, experiments, job_logs, leases, log_cuts
-from services.cluster import Cluster, ClusterUnreachable
+from services.cluster import Cluster
 from services.database import Database
 from services.errors import NotFound
 from services.job_logs import KEPT_BYTES, MOST_COPIED_BYTES, PART_BYTES
 from services.log_parts import LogPart
+from services.ray_requests import ClusterUnreachable
 from services.states import ExperimentState
 from services.tables import Experiment, ExperimentAttempt
 from tests.services.simulated_job import begun, spec

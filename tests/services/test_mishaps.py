@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from services.cluster import ClusterUnreachable
 from services.mishaps import LONGEST_PAUSE_S, MOST_PARTS, Mishaps
+from services.ray_requests import ClusterUnreachable
 
 
 class Work:
