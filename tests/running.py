@@ -1,6 +1,7 @@
 """A real service in a process of its own, for tests that need all of it."""
 
 import os
+import secrets
 import signal
 import socket
 import sqlite3
@@ -8,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ import httpx
 import psutil
 
 READY_S = 180.0
+FIRST_PORT, PORTS = 20_000, 12_000
+"""Beyond those of Ray's workers, and below those that systems choose from."""
 ENDED = {"succeeded", "failed", "lost", "cancelled"}
 """States of an experiment that are final."""
 
@@ -100,9 +103,14 @@ def title(process: psutil.Process) -> str:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+    """A port of loopback that nobody listens on now.
+
+    One of those that no system gives to whoever names none: of these, any might be gone before it is used.
+    """
+    while True:
+        port = FIRST_PORT + secrets.randbelow(PORTS)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def start_service(folder: Path, port: int, module: str = "api", **settings: str) -> RunningService:

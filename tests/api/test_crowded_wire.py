@@ -1,10 +1,12 @@
 """As many connections as there may be: which of them give way to a new one, and what it hears if none does."""
 
+import asyncio
 import json
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import ClassVar
 
 import pytest
 
@@ -16,6 +18,10 @@ from tests.api.serving import FakeBackground, Service, running
 from tests.services.simulated_job import begun
 
 MOST = 4
+BEGUN = (
+    b"POST /v1/experiments:validate HTTP/1.1\r\nHost: localhost\r\n"
+    b"Content-Type: application/json\r\nContent-Length: 999\r\n\r\n{"
+)
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
 
 
@@ -26,6 +32,24 @@ class Crowded(Wire):
     leaving_s = 0.3
     most_connections = MOST
     most_newcomers = 1
+    made: ClassVar[list["Crowded"]] = []
+    lost: ClassVar[list["Crowded"]] = []
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.made.append(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.lost.append(self)
+
+    def has_heard(self) -> bool:
+        """Whether something came, or no longer will."""
+        return self._pieces > 0 or self.transport.is_closing()
+
+    def stands_still(self) -> bool:
+        """Whether a part of a body has been missing for longer than from one look to the next."""
+        return self._silent_since_s is not None
 
 
 class CrowdedH11(Crowded, H11Wire):
@@ -51,9 +75,20 @@ class Crowd:
         self._address, self._stack = (host, int(port)), stack
 
     def add(self, sent: bytes) -> socket.socket:
+        number = len(Crowded.made)
         connection = self._stack.enter_context(socket.create_connection(self._address, timeout=10))
-        connection.sendall(sent)
-        time.sleep(0.03)  # so that they are as old as they were made
+        eventually(lambda: len(Crowded.made) > number)
+        if sent:
+            connection.sendall(sent)
+            eventually(Crowded.made[-1].has_heard)
+        time.sleep(0.005)  # the loop's clock has milliseconds, and no two of them are to be of one age
+        return connection
+
+    def add_still(self) -> socket.socket:
+        """One that has sent the beginning of a body, and been found to send no more."""
+        connection = self.add(BEGUN)
+        eventually(Crowded.made[-1].stands_still)
+        time.sleep(0.005)
         return connection
 
     def add_answered(self) -> socket.socket:
@@ -70,7 +105,7 @@ class Crowd:
 def crowd(service: Service) -> Iterator[Crowd]:
     with ExitStack() as stack:
         yield Crowd(service, stack)
-    time.sleep(0.1)  # until the service has seen that they are gone
+    eventually(lambda: len(Crowded.lost) == len(Crowded.made))
 
 
 def read(connection: socket.socket, *, until: bytes | None = None) -> bytes:
@@ -81,6 +116,13 @@ def read(connection: socket.socket, *, until: bytes | None = None) -> bytes:
             break
         found += piece
     return found
+
+
+def eventually(look: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 30
+    while not look():
+        assert time.monotonic() < end_s
+        time.sleep(0.002)
 
 
 def is_open(connection: socket.socket) -> bool:
@@ -144,13 +186,8 @@ def test_a_refused_body_is_not_waited_for_while_others_wait(crowd: Crowd) -> Non
 
 
 def test_a_body_that_stands_still_gives_way_last(crowd: Crowd) -> None:
-    ask = (
-        b"POST /v1/experiments:validate HTTP/1.1\r\nHost: localhost\r\n"
-        b"Content-Type: application/json\r\nContent-Length: 999\r\n\r\n{"
-    )
-    still = [crowd.add(ask) for _ in range(MOST - 1)]
+    still = [crowd.add_still() for _ in range(MOST - 1)]
     kept = crowd.add_answered()
-    time.sleep(0.2)
     assert crowd.asks().startswith(b"HTTP/1.1 200")
     assert read(kept) == b""
     crowd.add_answered()
@@ -166,20 +203,16 @@ def test_where_all_are_busy_a_newcomer_is_told_so(service: Service, crowd: Crowd
     assert crowded_out(crowd.asks())
     waiting = crowd.add(b"")
     assert crowded_out(read(crowd.add(b"")))  # more wait than may: it needn't even ask
+    gone = len(Crowded.lost)
     streams.pop().close()
-    time.sleep(0.2)
+    eventually(lambda: len(Crowded.lost) > gone)
     waiting.sendall(HEALTH + b"Connection: close\r\n\r\n")
     assert read(waiting).startswith(b"HTTP/1.1 200")
     assert all(is_open(each) for each in streams)
 
 
 def test_bodies_that_stand_still_make_room_when_nothing_else_does(crowd: Crowd) -> None:
-    ask = (
-        b"POST /v1/experiments:validate HTTP/1.1\r\nHost: localhost\r\n"
-        b"Content-Type: application/json\r\nContent-Length: 999\r\n\r\n{"
-    )
-    still = [crowd.add(ask) for _ in range(MOST)]
-    time.sleep(0.2)
+    still = [crowd.add_still() for _ in range(MOST)]
     assert crowd.asks().startswith(b"HTTP/1.1 200")
     assert crowded_out(read(still[0]))
     assert all(is_open(each) for each in still[1:])

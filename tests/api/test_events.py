@@ -138,7 +138,7 @@ def test_a_quiet_stream_beats(quick: Service) -> None:
 
 
 def test_a_stream_ends_with_its_time_and_can_be_resumed(tmp_path: Path) -> None:
-    limits = Limits(interval_s=0.02, heartbeat_s=0.05, lifetime_s=0.1)
+    limits = Limits(interval_s=0.02, heartbeat_s=0.05, lifetime_s=0.5)
     with running(Settings(data_dir=tmp_path), FakeBackground(), limits=limits) as service:
         identifier = service.submit()
         (first,) = told(service.http, identifier)

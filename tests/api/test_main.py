@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 from api.commands import commands, listening_socket
 from services.settings import Settings
 from tests.api.own_log import kept_log
+from tests.running import free_port
 
 ROOT = Path(__file__).parents[2]
 MODULE = "tests.api.simulated_service"
@@ -37,9 +38,7 @@ def run(data_dir: Path, *arguments: str, **variables: str) -> Result:
 @contextmanager
 def serving(data_dir: Path, *arguments: str, **variables: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The process and its address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     process = subprocess.Popen(
         [sys.executable, "-m", MODULE, *arguments],
         cwd=ROOT,

@@ -135,7 +135,7 @@ def test_it_serves_on_after_the_answer_until_ctrl_c_and_that_is_success(tmp_path
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_in_mid_run_ends_everything_and_says_so(tmp_path: Path, number: int, code: int) -> None:
-    with demo(tmp_path, SIMULATE_PAUSE_S="1") as running:
+    with demo(tmp_path, SIMULATE_PAUSE_S="3") as running:
         running.until(r"round 1 .* succeeded")
         family = running.family()
         running.process.send_signal(number)

@@ -56,8 +56,9 @@ def test_a_child_that_ignores_the_request_is_killed(tmp_path: Path) -> None:
 
 def test_what_the_child_leaves_behind_is_killed_too(tmp_path: Path) -> None:
     with start(tmp_path, PARENT.format(child=STUBBORN)) as service:
-        until(lambda: "ready" in service.last_lines())
-        orphan = int(service.last_lines().split()[1])
+        until(lambda: {"ready", "child"} <= set(service.last_lines().split()))
+        words = service.last_lines().split()
+        orphan = int(words[words.index("child") + 1])
         assert psutil.pid_exists(orphan)
     assert not service.ended_gently
     until(lambda: not psutil.pid_exists(orphan) or psutil.Process(orphan).status() == psutil.STATUS_ZOMBIE)

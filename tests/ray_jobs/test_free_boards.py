@@ -14,22 +14,23 @@ from pathlib import Path
 import pytest
 
 from phantom_core.protocol import Event, EventBatch, ExperimentFinished, Progress, Window
-from ray_jobs.ranks import listening_address
 from services import comparisons, experiments, ingest, runs
 from services.assignments import assignment
 from services.database import Database
 from services.views import ExperimentDetail
 from tests.nvml_stub.harness import SCRIPT_VARIABLE, NvmlStub, StubBoard, StubScript, build_stub
 from tests.ray_jobs.boards_job import said, start_ranks
-from tests.running import wait_until
+from tests.running import free_port, wait_until
 from tests.services.simulated_job import Source, begun, spec
 
 pytestmark = pytest.mark.timeout(600)
 
 BOARDS = ("GPU-11111111-1111-1111-1111-111111111111", "GPU-22222222-2222-2222-2222-222222222222")
 ENDED_S = 240.0
+PERIOD_S = 0.02
+"""Of the boards' counters: a training window is some tenths of a second long."""
 SPEC = spec(
-    training={"batch_size": 64, "stop": {"kind": "steps", "steps": 400}},
+    training={"batch_size": 64, "evaluation_interval": 400, "stop": {"kind": "steps", "steps": 400}},
     arms=[
         {"strategy": "tensor", "name": "tensor", "world_size": 2},
         {"strategy": "block_diagonal", "name": "apart", "world_size": 2},
@@ -68,15 +69,15 @@ def job(
     monkeypatch.setenv(SCRIPT_VARIABLE, str(folder / "script"))
     identifier, _, _ = begun(database, SPEC)
     ranks = start_ranks(
-        assignment(database, identifier), BOARDS, listening_address("127.0.0.1"), folder, patience_s
+        assignment(database, identifier), BOARDS, f"127.0.0.1:{free_port()}", folder, patience_s
     )
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
     started = Job(identifier, folder, stranger)
     try:
         mine = [rank.pid or 0 for rank in ranks]
         boards = (
-            StubBoard(uuid=BOARDS[0], mortals=(mine[0],)),
-            StubBoard(uuid=BOARDS[1], mortals=(mine[1], stranger.pid)),
+            StubBoard(uuid=BOARDS[0], period_s=PERIOD_S, mortals=(mine[0],)),
+            StubBoard(uuid=BOARDS[1], period_s=PERIOD_S, mortals=(mine[1], stranger.pid)),
         )
         unfinished = StubScript(boards=boards).write(folder / "unfinished")
         unfinished.rename(folder / "script")

@@ -35,7 +35,9 @@ def sampled(service: RunningService, identifier: str, sources: str) -> int:
 
 
 def test_a_killed_sampler_starts_again_training_goes_on_and_the_run_says_so(service: RunningService) -> None:
-    identifier = service.submit(LONG)
+    # The sampler must be back, with all that it loads, before training ends.
+    steps = 3 * LONG_STEPS
+    identifier = service.submit(longer(steps, steps // 8, name="a longer one"))
     first, again = "sampler-%", "sampler-%.1"
     wait_until(lambda: sampled(service, identifier, first), 240, "power samples", service.tell)
     windows = "SELECT 1 FROM windows WHERE experiment_id = ? AND phase = 'training'"
@@ -48,7 +50,7 @@ def test_a_killed_sampler_starts_again_training_goes_on_and_the_run_says_so(serv
     assert (ended["state"], ended["attempt"]) == ("succeeded", 1), (ended["message"], service.tell())
     assert ranks <= {process.pid for process in service.processes("RayTrainWorker")}, "they never noticed"
     (run,) = service.get(f"/v1/experiments/{identifier}/runs")["items"]
-    assert run["steps"] == LONG_STEPS
+    assert run["steps"] == steps
     assert run["energy_training_mj"] > 0, "ranks read their meters themselves"
     assert "sampler_gap" in run["flags"]
 
@@ -109,11 +111,11 @@ def test_ranks_that_live_and_wait_for_one_at_a_disk_that_hangs_are_ended_and_say
     """A pipe that nobody reads lies where one rank writes its checkpoint; every process beats all the while."""
     resources = {"checkpoint_interval_s": 1e-3, "progress_deadline_s": 60}
     step = 1_000
-    identifier = service.submit(longer(2 * step, step, name="a disk that hangs", resources=resources))
+    identifier = service.submit(longer(4 * step, step, name="a disk that hangs", resources=resources))
     (run,) = service.get(f"/v1/experiments/{identifier}/runs")["items"]
     head, *_ = service.processes("raylet")
     folder = Path(head.environ()[CHECKPOINT_FOLDER]) / "ghostwatt-checkpoints" / identifier
-    pipe = folder / f"{run['id']}.rank-1.{step}{TENSORS}{UNFINISHED}"
+    pipe = folder / f"{run['id']}.rank-1.{3 * step}{TENSORS}{UNFINISHED}"
     # Not before training: what lies there when a run begins anew is removed.
     evaluated = "SELECT 1 FROM windows WHERE experiment_id = ? AND phase = 'evaluation'"
     wait_until(lambda: service.rows(evaluated, identifier), 240, "an evaluation", service.tell)
@@ -126,19 +128,20 @@ def test_ranks_that_live_and_wait_for_one_at_a_disk_that_hangs_are_ended_and_say
         "another attempt",
         service.tell,
     )
-    pipe.unlink()
+    pipe.unlink(missing_ok=True)
     assert not any(rank.is_running() for rank in ranks), "they hold no board any more"
     ended = service.wait_for(identifier, ENDED, 300)
     assert ended["state"] == "succeeded", (ended["message"], service.tell())
     still, made = service.get(f"/v1/experiments/{identifier}")["attempts"]
     assert (still["reason"], made["reason"]) == ("no_progress", None), still["message"]
-    assert f"rank 1 in tensor, round 1: saving step {step:,}" in still["message"]
-    assert "rank 0 in tensor, round 1: the wait for all ranks before training window 1" in still["message"]
+    assert f"rank 1 in tensor, round 1: saving step {3 * step:,}" in still["message"]
+    assert "rank 0 in tensor, round 1: the wait for all ranks before training window 3" in still["message"]
 
 
 def test_ranks_that_wait_for_room_on_their_disk_give_signs_all_the_same(service: RunningService) -> None:
     """In mid-run and at the end, for longer than they may be silent; nothing but signs reaches the service."""
-    identifier = service.submit(SHORT | {"name": "no room"})
+    measurement = SHORT["measurement"] | {"minimum_window_s": 10.0}  # or it is over before the disk is full
+    identifier = service.submit(SHORT | {"name": "no room", "measurement": measurement})
     service.wait_for(identifier, {"running"})
     ranks = service.processes("RayTrainWorker")
     assert len(ranks) == 2

@@ -54,8 +54,8 @@ def test_signs_come_while_every_rank_beats_and_end_when_one_does_not(
         first, second, third = (stack.enter_context(each) for each in pulses(3, signs))
         eventually(lambda: len(signs) >= 3)
         second.close()
+        eventually(lambda: "no sign of rank 1" in caplog.text)
         falls_silent(signs)
-        assert "no sign of rank 1" in caplog.text
         third.close()
         first.close()
 
@@ -137,9 +137,9 @@ def test_one_rank_that_gets_on_is_enough_however_long_the_other_stays_where_it_i
     bench = Bench()
     enqueued = 0
     bench.ranks[1].watch(lambda: enqueued)
-    limit_s = 5 * SIGN_S
+    limit_s = 20 * SIGN_S
     with bench.beating(limit_s):
-        end_s = time.monotonic() + 10 * limit_s
+        end_s = time.monotonic() + 3 * limit_s
         while time.monotonic() < end_s:
             if way == "things entered":
                 bench.ranks[1].enter("one window after the other")

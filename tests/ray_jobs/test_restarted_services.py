@@ -13,7 +13,7 @@ from tests.running import ENDED, RunningService, free_port, start_service, wait_
 LEASE_S = 60
 pytestmark = pytest.mark.timeout(900)
 
-STEPS = 16_000
+STEPS = 24_000
 SPEC = longer(STEPS, 500, name="on a head that others use", resources={"checkpoint_interval_s": 0.01})
 
 

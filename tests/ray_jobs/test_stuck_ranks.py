@@ -38,7 +38,7 @@ def assignment() -> Assignment:
             "evaluation_interval": PARTS,
             "stop": {"kind": "steps", "steps": PARTS},
         },
-        "measurement": {"rounds": 1, "warmup_steps": 2, "minimum_window_s": 0, "idle_baseline_s": 0},
+        "measurement": {"rounds": 1, "warmup_steps": 6, "minimum_window_s": 0, "idle_baseline_s": 0},
     }
     run = AssignedRun(run_id="run-1", attempt=1, round=0, position=0, arm="tensor", seed=3)
     plan = make_plan(ExperimentSpec.model_validate(SHORT | changes))

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
@@ -72,6 +72,10 @@ def run(environment: dict[str, str], folder: Path, name: str, behaviour: Behavio
     tell_end(group, GroupEnded(group_id=group.group_id, outcome="succeeded"), PATIENCE_S)
 
 
+def nothing() -> None:
+    """What a process does that is only to be there."""
+
+
 def hold(folder: Path, gate: Gate) -> None:
     """Waits while the gate is shut."""
     while (folder / f"hold-{gate}").exists():
@@ -89,7 +93,8 @@ def _make_experiments(
     following: JobEnvironment | None = job
     while following is not None:
         assignment = fetch_assignment(following, PATIENCE_S)
-        print(f"{JOB_LOG_LINE}{assignment.experiment_id}, attempt {assignment.attempt}", flush=True)
+        with suppress(OSError):  # its log may be on a disk that was full a moment ago
+            print(f"{JOB_LOG_LINE}{assignment.experiment_id}, attempt {assignment.attempt}", flush=True)
         delivered = _work(following, assignment, folder, behaviour)
         following = next_job(group, assignment.experiment_id, "cpu") if delivered else None
 

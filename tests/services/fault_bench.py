@@ -1,6 +1,7 @@
 """Real services, a real database and jobs that are processes, to be killed; and what must be true afterwards."""
 
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 from sqlalchemy import func, select
 
 from phantom_core.protocol import EVENT_ADAPTER, Event, Metrics, Window
@@ -75,6 +77,16 @@ class FaultBench:
         """Ends a service without a word."""
         self.services.pop(name).end(signal.SIGKILL)
 
+    def freeze(self, name: str) -> RunningService:
+        """Stops a service in between two transactions: nobody could ever write again with one that SQLite has open."""
+        service = self.services[name]
+        with self.database.write() as session:
+            session.execute(select(1))
+            service.process.send_signal(signal.SIGSTOP)
+            stopped = psutil.Process(service.process.pid)
+            self.wait_until(lambda: stopped.status() == psutil.STATUS_STOPPED, "a service that stands still")
+        return service
+
     def submit(self, name: str = "a", **changes: Any) -> str:
         return self.services[name].submit(small(**changes).model_dump(mode="json", exclude_unset=True))
 
@@ -122,6 +134,15 @@ class FaultBench:
                 .select_from(EventRow)
                 .where(EventRow.experiment_id == identifier, *FROM_JOBS)
             ).scalar_one()
+
+    def landed_at_last(self, identifiers: Iterable[str], still_s: float = 2.0) -> int:
+        """The same of several, once nothing more has come for some seconds: what was on its way has arrived."""
+        wanted = list(identifiers)
+        while True:
+            landed = sum(map(self.landed, wanted))
+            time.sleep(still_s)
+            if sum(map(self.landed, wanted)) == landed:
+                return landed
 
     def settled(self, identifiers: Iterable[str]) -> list[tuple[str, str | None]]:
         """Waits until all have ended and their jobs too, and looks whether all is as it must be.

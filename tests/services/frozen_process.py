@@ -15,7 +15,7 @@ from services.errors import DatabaseUnavailable
 from services.holds import held
 from services.tables import Experiment
 
-IDLE_IN_TRANSACTION_S = 3.0
+IDLE_IN_TRANSACTION_S = 10.0
 """As `services.engines` has it, in seconds that a test can wait."""
 
 

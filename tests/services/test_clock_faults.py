@@ -15,10 +15,10 @@ from sqlalchemy import make_url
 
 from services.database import Database, now
 from services.states import ExperimentState
+from tests.embedded_postgresql import embedded_postgresql
 from tests.services.fake_job import Behaviour
 from tests.services.fault_bench import SUCCEEDED, FaultBench, faults
 from tests.services.stepped_clock import SteppedClock, stepped_clock
-from tests.services.test_database_faults import own_postgresql
 
 STEPS_S = [3_600, -3_600]
 
@@ -43,7 +43,7 @@ def bench(
             yield bench
         return
     with clock.inherited():
-        server = own_postgresql()
+        server = embedded_postgresql()
         running = server.__enter__()
     try:
         url = make_url(running.get_uri()).set(drivername="postgresql+psycopg").render_as_string(False)
@@ -115,7 +115,7 @@ def test_a_clock_that_is_set_back_does_not_keep_what_was_given_back(
     bench: FaultBench, clock: SteppedClock
 ) -> None:
     bench.start(**clock.environment)
-    bench.head.control(slow_s=3)
+    bench.head.control(slow_s=8)
     identifier = bench.submit()
     bench.wait_for_state(identifier, ExperimentState.LEASED)
     bench.head.control(slow_s=0, status=500)

@@ -11,6 +11,7 @@ import pytest
 from services.cluster import AbsentCluster, Cluster, JobStatus
 from services.log_parts import LogPart, end_of_json
 from services.ray_requests import ClusterError, ClusterRefused, ClusterUnreachable
+from tests.running import wait_until
 
 JOB = "exp-1"
 
@@ -189,6 +190,7 @@ def test_an_answer_that_does_not_come_to_an_end_is_none(
     getattr(ray, how).set()
     with Cluster(ray.address, None, timeout_s=0.3) as cluster, pytest.raises(ClusterUnreachable):
         call(cluster)
+    wait_until(lambda: ray.asked, 30, "a request that was read")
     assert ray.asked[-1][2] is None
 
 

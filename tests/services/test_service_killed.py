@@ -106,13 +106,13 @@ def test_who_watches_a_service_that_is_killed_misses_nothing_and_sees_nothing_tw
 ) -> None:
     """Each takes its stream up again after the last thing that it saw, at a process that never knew it."""
     url = bench.start().url
-    with bench.head.held("running"):
-        identifier = bench.submit()
-        bench.wait_for_state(identifier, ExperimentState.RUNNING)
     with ThreadPoolExecutor(WATCHERS) as pool:
-        seen: list[list[Occurrence]] = [[] for _ in range(WATCHERS)]
-        watchers = [pool.submit(_watch, url, identifier, each) for each in seen]
         with bench.head.held("finishing"):
+            with bench.head.held("running"):
+                identifier = bench.submit()
+                bench.wait_for_state(identifier, ExperimentState.RUNNING)
+            seen: list[list[Occurrence]] = [[] for _ in range(WATCHERS)]
+            watchers = [pool.submit(_watch, url, identifier, each) for each in seen]
             for so_far in (2, 5):
                 bench.wait_until(partial(_have_seen_more_than, seen, so_far), "watchers who saw something")
                 bench.kill()

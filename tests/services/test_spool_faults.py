@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -26,8 +27,7 @@ def test_what_is_said_while_the_disk_is_full_lands_when_there_is_room(bench: Fau
         bench.wait_for_state(identifier, ExperimentState.RUNNING)
     bench.wait_until(lambda: bench.landed(identifier) > 5, "some events")
     with bench.head.disk_full():
-        time.sleep(2)
-        before = bench.landed(identifier)
+        before = bench.landed_at_last([identifier])
         time.sleep(1)
         assert bench.landed(identifier) == before, "nothing reaches the disk"
     assert bench.settled([identifier]) == [SUCCEEDED]
@@ -36,11 +36,15 @@ def test_what_is_said_while_the_disk_is_full_lands_when_there_is_room(bench: Fau
 
 def test_a_job_that_could_not_write_down_what_it_did_is_made_again_and_says_why(bench: FaultBench) -> None:
     service = bench.start()
+    disk, following = ExitStack(), ExitStack()
     with bench.head.held("running"):
         identifier = bench.submit()
         bench.wait_for_state(identifier, ExperimentState.RUNNING)
-    with bench.head.disk_full():
-        bench.wait_until(lambda: bench.attempt(identifier) == 2, "another attempt")
+        disk.enter_context(bench.head.disk_full())
+        following.enter_context(bench.head.held("begin"))
+    bench.wait_until(lambda: bench.attempt(identifier) == 2, "another attempt")
+    disk.close()
+    following.close()
     assert bench.settled([identifier]) == [SUCCEEDED]
     lost, made = service.get(f"/v1/experiments/{identifier}")["attempts"]
     assert (lost["reason"], made["reason"]) == ("worker_lost", None)
