@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 from sqlalchemy import ColumnElement, delete, func, or_, select
 from sqlalchemy.orm import Session
@@ -22,6 +23,7 @@ from services.log_parts import LogPart
 from services.log_shares import Share, read_up_to, share_of
 from services.mishaps import Mishaps
 from services.moves import lock_experiment
+from services.ray_requests import ClusterUnreachable
 from services.states import LEASED_STATES, TERMINAL_STATES, ExperimentState
 from services.tables import Attempt, Experiment, ExperimentAttempt, JobLog, JobLogPart, Run
 
@@ -35,6 +37,8 @@ LONGEST_ANSWER = 2**20
 """Most bytes that are read at once."""
 NOTHING_WRITTEN = "no job of it has begun, or that one has printed nothing that is kept"
 """Why there is no log of what exists."""
+MOST_UNANSWERED = 3
+"""Logs in a row that a cluster may give no answer about; then it is away, or too busy to be asked for the others."""
 LATE = timedelta(minutes=10)
 """How long after an experiment's end its last lines are looked for."""
 
@@ -66,6 +70,8 @@ def copy_all(
     mishaps: Mishaps | None = None,
 ) -> int:
     """Copies what is new of every job that runs, or ended a moment ago; to each experiment its own share.
+
+    A cluster that answers nothing is left alone until the next time.
 
     Args:
         db: The database.
@@ -101,14 +107,25 @@ def copy_all(
             .order_by(ExperimentAttempt.begun_at)
         ).all()
     tried = Mishaps() if mishaps is None else mishaps
-    copied = 0
+    copied = unanswered = 0
+
+    def copy(*which: Any, is_over: bool) -> bool:
+        nonlocal unanswered
+        try:
+            grew = _copy(db, cluster, *which, is_over=is_over)
+        except ClusterUnreachable:
+            unanswered += 1
+            raise
+        unanswered = 0
+        return grew
+
     for identifier, attempt, its_job, state in wanted:
-        if cancelled():
+        if cancelled() or unanswered >= MOST_UNANSWERED:
             break
         assert its_job is not None, "only those that have a job were asked for"
         is_over = ExperimentState(state).is_terminal
-        copy = partial(_copy, db, cluster, identifier, attempt, its_job, is_over=is_over)
-        copied += tried.attempt(f"copying the log of {identifier}", copy, False)
+        its = partial(copy, identifier, attempt, its_job, is_over=is_over)
+        copied += tried.attempt(f"copying the log of {identifier}", its, False)
     return copied
 
 

@@ -32,10 +32,12 @@ class FakeCluster(Cluster):
         self.logs = logs
         self.asked: list[str] = []
         self.away = False
+        self.slow: set[str] = set()
+        """Of which no answer comes in time."""
 
     def log(self, job_id: str, first_byte: int = 0, most: int = MOST_COPIED_BYTES) -> LogPart | None:
         self.asked.append(job_id)
-        if self.away:
+        if self.away or job_id in self.slow:
             raise ClusterUnreachable("gone")
         if job_id not in self.logs:
             return None
@@ -73,6 +75,24 @@ def test_a_cluster_that_is_gone_leaves_what_was_copied(database: Database) -> No
     job_logs.copy_all(database, cluster)
     assert whole(database, identifier) == b"one\n"
     assert job_logs.end(database, identifier).is_complete
+
+
+def test_a_cluster_that_answers_nothing_is_not_asked_for_every_log(database: Database) -> None:
+    ids = [begun(database)[0] for _ in range(job_logs.MOST_UNANSWERED + 4)]
+    cluster = FakeCluster(dict.fromkeys(ids, "one\n"))
+    cluster.away = True
+    assert job_logs.copy_all(database, cluster) == 0
+    assert len(cluster.asked) == job_logs.MOST_UNANSWERED
+    cluster.away = False
+    assert job_logs.copy_all(database, cluster) == len(ids)
+
+
+def test_logs_that_take_too_long_keep_no_others_back(database: Database) -> None:
+    ids = [begun(database)[0] for _ in range(4 * job_logs.MOST_UNANSWERED)]
+    cluster = FakeCluster(dict.fromkeys(ids, "one\n"))
+    cluster.slow = set(ids[::2])
+    assert job_logs.copy_all(database, cluster) == len(ids) // 2
+    assert sorted(cluster.asked) == sorted(ids)
 
 
 def test_two_processes_that_copy_the_same_copy_it_once(database: Database) -> None:
