@@ -45,15 +45,7 @@ class Cluster:
     """One Ray cluster's job server; a context manager."""
 
     def __init__(self, address: str, token: str | None, *, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
-        """Args.
-
-        address: The dashboard's address, such as `http://127.0.0.1:8265`.
-        token: Ray's authentication token; None if the cluster has none.
-        timeout_s: Longest wait for one answer, from its first byte to its last.
-
-        Raises:
-            ClusterError: The address is not one of a job server.
-        """
+        """Args and errors: as of `RayRequests`."""
         self._use(RayRequests(address, token, timeout_s=timeout_s))
 
     def _use(self, requests: RayRequests) -> None:

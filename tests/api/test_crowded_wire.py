@@ -4,7 +4,7 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import ClassVar
 
@@ -15,9 +15,11 @@ from api.wire_h11 import H11Wire
 from api.wire_llhttp import LlhttpWire
 from services.settings import Settings
 from tests.api.serving import FakeBackground, Service, running
+from tests.running import wait_until
 from tests.services.simulated_job import begun
 
 MOST = 4
+WAIT_S, LOOK_S = 30.0, 0.002
 BEGUN = (
     b"POST /v1/experiments:validate HTTP/1.1\r\nHost: localhost\r\n"
     b"Content-Type: application/json\r\nContent-Length: 999\r\n\r\n{"
@@ -77,17 +79,17 @@ class Crowd:
     def add(self, sent: bytes) -> socket.socket:
         number = len(Crowded.made)
         connection = self._stack.enter_context(socket.create_connection(self._address, timeout=10))
-        eventually(lambda: len(Crowded.made) > number)
+        wait_until(lambda: len(Crowded.made) > number, WAIT_S, "connection", every_s=LOOK_S)
         if sent:
             connection.sendall(sent)
-            eventually(Crowded.made[-1].has_heard)
+            wait_until(Crowded.made[-1].has_heard, WAIT_S, "word from it", every_s=LOOK_S)
         time.sleep(0.005)  # the loop's clock has milliseconds, and no two of them are to be of one age
         return connection
 
     def add_still(self) -> socket.socket:
         """One that has sent the beginning of a body, and been found to send no more."""
         connection = self.add(BEGUN)
-        eventually(Crowded.made[-1].stands_still)
+        wait_until(Crowded.made[-1].stands_still, WAIT_S, "silence", every_s=LOOK_S)
         time.sleep(0.005)
         return connection
 
@@ -105,7 +107,7 @@ class Crowd:
 def crowd(service: Service) -> Iterator[Crowd]:
     with ExitStack() as stack:
         yield Crowd(service, stack)
-    eventually(lambda: len(Crowded.lost) == len(Crowded.made))
+    wait_until(lambda: len(Crowded.lost) == len(Crowded.made), WAIT_S, "end of all", every_s=LOOK_S)
 
 
 def read(connection: socket.socket, *, until: bytes | None = None) -> bytes:
@@ -116,13 +118,6 @@ def read(connection: socket.socket, *, until: bytes | None = None) -> bytes:
             break
         found += piece
     return found
-
-
-def eventually(look: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + 30
-    while not look():
-        assert time.monotonic() < end_s
-        time.sleep(0.002)
 
 
 def is_open(connection: socket.socket) -> bool:
@@ -205,7 +200,7 @@ def test_where_all_are_busy_a_newcomer_is_told_so(service: Service, crowd: Crowd
     assert crowded_out(read(crowd.add(b"")))  # more wait than may: it needn't even ask
     gone = len(Crowded.lost)
     streams.pop().close()
-    eventually(lambda: len(Crowded.lost) > gone)
+    wait_until(lambda: len(Crowded.lost) > gone, WAIT_S, "end of one", every_s=LOOK_S)
     waiting.sendall(HEALTH + b"Connection: close\r\n\r\n")
     assert read(waiting).startswith(b"HTTP/1.1 200")
     assert all(is_open(each) for each in streams)

@@ -101,9 +101,8 @@ def look_at_a_long_log(head: RayHead, folder: Path) -> None:
         f"#!{sys.executable}\nfor number in range({printed // 10}):\n    print(f'{{number:09d}}')\nprint('the end')\n"
     )
     script.chmod(0o700)
-    with Cluster(
-        head.address, head.token, timeout_s=60
-    ) as patient:  # Ray itself waits 10 s for a node's agent
+    # Ray itself waits 10 s for a node's agent.
+    with Cluster(head.address, head.token, timeout_s=60) as patient:
         patient.submit("prints-much", python=str(script), environment={}, name="prints much")
     with Cluster(head.address, head.token) as cluster, mock.patch.object(Cluster, "_whole_log") as whole:
         wait_until(lambda: _state(cluster, "prints-much") == "SUCCEEDED", 120, "the end of the job")

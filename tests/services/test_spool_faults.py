@@ -36,15 +36,14 @@ def test_what_is_said_while_the_disk_is_full_lands_when_there_is_room(bench: Fau
 
 def test_a_job_that_could_not_write_down_what_it_did_is_made_again_and_says_why(bench: FaultBench) -> None:
     service = bench.start()
-    disk, following = ExitStack(), ExitStack()
-    with bench.head.held("running"):
-        identifier = bench.submit()
-        bench.wait_for_state(identifier, ExperimentState.RUNNING)
-        disk.enter_context(bench.head.disk_full())
-        following.enter_context(bench.head.held("begin"))
-    bench.wait_until(lambda: bench.attempt(identifier) == 2, "another attempt")
-    disk.close()
-    following.close()
+    with ExitStack() as faults_of_disk:
+        with bench.head.held("running"):
+            identifier = bench.submit()
+            bench.wait_for_state(identifier, ExperimentState.RUNNING)
+            # Left last to first: the disk has room before the next attempt begins.
+            faults_of_disk.enter_context(bench.head.held("begin"))
+            faults_of_disk.enter_context(bench.head.disk_full())
+        bench.wait_until(lambda: bench.attempt(identifier) == 2, "another attempt")
     assert bench.settled([identifier]) == [SUCCEEDED]
     lost, made = service.get(f"/v1/experiments/{identifier}")["attempts"]
     assert (lost["reason"], made["reason"]) == ("worker_lost", None)
