@@ -15,6 +15,7 @@ from sqlalchemy import URL, Connection, create_engine, make_url, text
 from services.database import Database
 from services.tables import Base
 from tests.embedded_postgresql import embedded_postgresql
+from tests.postgresql_sessions import end_sessions
 
 # A machine that is busy with something else is no fault of the code.
 hypothesis.settings.register_profile("ghostwatt", deadline=None)
@@ -82,12 +83,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
     yield url.render_as_string(hide_password=False)
     with _administrator(url) as connection:
         # A process that a test killed may still hold locks.
-        connection.execute(
-            text(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-            )
-        )
+        end_sessions(connection, url.database)
         tables = ", ".join(Base.metadata.tables)
         connection.execute(text(f"TRUNCATE {tables} RESTART IDENTITY CASCADE"))
 

@@ -13,6 +13,7 @@ from services import heartbeats
 from services.database import Database, now
 from services.errors import DatabaseError, DatabaseUnavailable
 from services.tables import Heartbeat, Run, Switch
+from tests.postgresql_sessions import end_sessions
 
 
 def test_a_write_is_kept_and_a_failed_one_is_not(database: Database) -> None:
@@ -202,12 +203,7 @@ def test_connections_that_the_server_closed_are_replaced(migrated_postgresql: UR
     with Database(url) as database:
         database.check()
         with Database(url) as other, other.read() as session:
-            session.execute(
-                text(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                    "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-                )
-            )
+            end_sessions(session.connection(), migrated_postgresql.database)
         database.check()
         heartbeats.beat(database, "a")
         with database.write() as session:

@@ -16,6 +16,7 @@ from sqlalchemy import URL, create_engine, make_url, text
 from services.database import Database
 from services.states import ExperimentState
 from tests.embedded_postgresql import embedded_postgresql, start_again
+from tests.postgresql_sessions import end_sessions
 from tests.services.fake_job import Behaviour
 from tests.services.fault_bench import SUCCEEDED, FaultBench, faults
 
@@ -97,10 +98,7 @@ def _refusing_connections(url: URL) -> Iterator[None]:
     try:
         with administrator.connect() as connection:
             connection.execute(text(f'ALTER DATABASE "{url.database}" ALLOW_CONNECTIONS false'))
-            connection.execute(
-                text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :name"),
-                {"name": url.database},
-            )
+            end_sessions(connection, url.database)
             try:
                 yield
             finally:
