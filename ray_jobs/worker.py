@@ -22,7 +22,7 @@ from ray_jobs.environment import JobEnvironment
 from ray_jobs.headway import Headway
 from ray_jobs.node_agent import NodeAgent
 from ray_jobs.pulse import Pulse
-from ray_jobs.ranks import COMPUTE_TIMEOUT, Arenas, Ranks, joined, listening_address, use_interface_of
+from ray_jobs.ranks import COMPUTE_TIMEOUT, Arenas, Ranks, joined, meet, use_interface_of
 from ray_jobs.reporter import Reporter
 from ray_jobs.signs import Signs
 from ray_jobs.spool import Spool, SpoolError, remove_spool, spool_folder
@@ -72,7 +72,7 @@ def work(
             Ranks(
                 rank=rank,
                 world_size=context.get_world_size(),
-                address=None,
+                store=None,
                 device=device,
                 sizes={planned.arm.world_size for planned in assignment.plan.arms},
                 longest_wait_s=resources.deadline_s,
@@ -129,9 +129,8 @@ def join_the_others(rank: int, world_size: int) -> AbstractContextManager[None]:
     """Joins the other ranks of the worker group, for as long as it lives."""
     host = ray.util.get_node_ip_address()
     use_interface_of(host)
-    address = listening_address(host) if rank == 0 else None
-    told: str = ray.train.collective.broadcast_from_rank_zero(address)
-    return joined(rank, world_size, told, COMPUTE_TIMEOUT)
+    store = meet(rank, host, ray.train.collective.broadcast_from_rank_zero, COMPUTE_TIMEOUT)
+    return joined(rank, world_size, store, COMPUTE_TIMEOUT)
 
 
 def _stuck(told: str) -> ExperimentFinished:

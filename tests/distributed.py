@@ -20,7 +20,8 @@ from typing import Any
 
 COLLECTIVE_TIMEOUT_S = 60
 """Longest that a rank waits for the others in one collective."""
-
+MEETING = timedelta(seconds=COLLECTIVE_TIMEOUT_S)
+"""The same for ranks that leave this group and meet in another."""
 
 CAUSE_GRACE_S = 3.0
 """Longest wait for other ranks' words after one failed: a rank that loses a peer may be heard before that peer."""
@@ -69,6 +70,15 @@ def run_ranks(
                 process.close()
             for pipe in pipes:
                 pipe.close()
+
+
+def from_first(value: Any) -> Any:
+    """Rank 0's value, on every rank."""
+    import torch.distributed as dist
+
+    values = [value]
+    dist.broadcast_object_list(values, src=0)
+    return values[0]
 
 
 def _results(pipes: list[Connection], deadline: float) -> list[Any]:

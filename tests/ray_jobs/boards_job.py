@@ -11,6 +11,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 import torch
+from torch._C._distributed_c10d import TCPStore
 
 from phantom_core.meters.choose import MeterRequest, open_meter
 from phantom_core.protocol import EVENT_ADAPTER, Assignment, Event
@@ -25,8 +26,11 @@ NOBODY = JobEnvironment("http://127.0.0.1:9", "nobody", "no token")
 """A service that is not there: what is said stays on the disk, where the test looks."""
 
 
+MEETING_S = timedelta(seconds=120)
+
+
 def start_ranks(
-    assignment: Assignment, boards: tuple[str, ...], address: str, folder: Path, patience_s: float
+    assignment: Assignment, boards: tuple[str, ...], port: int, folder: Path, patience_s: float
 ) -> list[SpawnProcess]:
     """Starts a rank for each board; all wait for the stub's script, which is to name them."""
     context = multiprocessing.get_context("spawn")
@@ -34,7 +38,7 @@ def start_ranks(
     for rank in range(len(boards)):
         process = context.Process(
             target=rank_main,
-            args=(rank, boards, address, assignment.model_dump_json(), folder, patience_s),
+            args=(rank, boards, port, assignment.model_dump_json(), folder, patience_s),
             daemon=True,
         )
         process.start()
@@ -45,7 +49,7 @@ def start_ranks(
 def rank_main(
     rank: int,
     boards: tuple[str, ...],
-    address: str,
+    port: int,
     assignment_json: str,
     folder: Path,
     patience_s: float,
@@ -61,12 +65,13 @@ def rank_main(
     assignment = Assignment.model_validate_json(assignment_json)
     use_interface_of("127.0.0.1")
     with ExitStack() as stack:
-        stack.enter_context(joined(rank, len(boards), address, timedelta(seconds=120)))
+        store = TCPStore("127.0.0.1", port, is_master=rank == 0, wait_for_workers=False, timeout=MEETING_S)
+        stack.enter_context(joined(rank, len(boards), store, MEETING_S))
         ranks = stack.enter_context(
             Ranks(
                 rank=rank,
                 world_size=len(boards),
-                address=None,
+                store=None,
                 device=torch.device("cpu"),
                 sizes={planned.arm.world_size for planned in assignment.plan.arms},
                 longest_wait_s=300,

@@ -35,7 +35,7 @@ def make_runs(folder: str, boards: list[str]) -> None:
     ranks = Ranks(
         rank=rank,
         world_size=dist.get_world_size(),
-        address=None,
+        store=None,
         device=torch.device("cpu"),
         sizes={planned.arm.world_size for planned in assignment.plan.arms},
         longest_wait_s=60,

@@ -17,8 +17,8 @@ from phantom_core.spec import ModelSpec, PhantomArm, StopAtSteps, TeacherTask, T
 from phantom_core.tasks import load_task
 from phantom_core.training import Trainer
 from ray_jobs.alarm import Alarm
-from ray_jobs.ranks import Ranks, listening_address
-from tests.distributed import run_ranks
+from ray_jobs.ranks import Ranks, meet
+from tests.distributed import MEETING, from_first, run_ranks
 
 TASK = TeacherTask(features=8, outputs=2, latents=4, teacher_width=8, train_rows=64, validation_rows=32)
 
@@ -33,13 +33,12 @@ class Told:
 def join() -> Ranks:
     """Leaves the test's group for one made as the job makes it."""
     rank, size = dist.get_rank(), dist.get_world_size()
-    address = [listening_address("127.0.0.1") if rank == 0 else None]
-    dist.broadcast_object_list(address, src=0)
+    store = meet(rank, "127.0.0.1", from_first, MEETING)
     dist.destroy_process_group()
     return Ranks(
         rank=rank,
         world_size=size,
-        address=address[0],
+        store=store,
         device=torch.device("cpu"),
         sizes={2, size},
         longest_wait_s=60,

@@ -68,9 +68,7 @@ def job(
     monkeypatch.setenv("LD_LIBRARY_PATH", str(stub.folder))
     monkeypatch.setenv(SCRIPT_VARIABLE, str(folder / "script"))
     identifier, _, _ = begun(database, SPEC)
-    ranks = start_ranks(
-        assignment(database, identifier), BOARDS, f"127.0.0.1:{free_port()}", folder, patience_s
-    )
+    ranks = start_ranks(assignment(database, identifier), BOARDS, free_port(), folder, patience_s)
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
     started = Job(identifier, folder, stranger)
     try:

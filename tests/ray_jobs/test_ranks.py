@@ -7,15 +7,14 @@ from torch._C._distributed_c10d import HashStore
 
 import ray_jobs.ranks as ranks_module
 from phantom_core.ghost_exchange import ArenaChoice
-from ray_jobs.ranks import Arenas, Ranks, listening_address
-from tests.distributed import run_ranks
+from ray_jobs.ranks import Arenas, Ranks, meet
+from tests.distributed import MEETING, from_first, run_ranks
 
 
 def arenas_of_two_experiments() -> tuple[list[tuple[int, int]], list[str | None]]:
     """One worker group of three ranks; experiments with phantom arms on two ranks, on two and three, and on none."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    addresses = [[listening_address("127.0.0.1") for _ in range(3)] if rank == 0 else None]
-    dist.broadcast_object_list(addresses, src=0)
+    stores = [meet(rank, "127.0.0.1", from_first, MEETING) for _ in range(3)]
     dist.destroy_process_group()
     made: list[tuple[int, int]] = []
 
@@ -28,12 +27,11 @@ def arenas_of_two_experiments() -> tuple[list[tuple[int, int]], list[str | None]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranks_module, "choose_arena", choose)
         arenas = Arenas(device)
-        assert addresses[0] is not None
-        for address, sizes in zip(addresses[0], ([1, 2], [3, 2], [1]), strict=True):
+        for store, sizes in zip(stores, ([1, 2], [3, 2], [1]), strict=True):
             with Ranks(
                 rank=rank,
                 world_size=world_size,
-                address=address,
+                store=store,
                 device=device,
                 sizes=sizes,
                 longest_wait_s=60,
