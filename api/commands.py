@@ -25,6 +25,9 @@ from services.settings import Settings
 
 log = logging.getLogger("ghostwatt")
 
+KEEP_ALIVE_S = 15
+"""Seconds for which a connection stays open without a request: longer than clients trust one that is idle (httpx: 5 s),
+so that none sends into one that is just being closed."""
 GRACEFUL_S = 5
 """Seconds that open requests have once the service is told to end."""
 
@@ -84,6 +87,7 @@ def serve(
                 log_config=None,
                 server_header=False,
                 proxy_headers=False,
+                timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=GRACEFUL_S,
             )
         )

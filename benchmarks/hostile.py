@@ -33,13 +33,13 @@ from benchmarks.hostile_asks import Known, strategies_of
 from benchmarks.http_load import Ask
 from benchmarks.main_job import service_process
 from benchmarks.record import record
-from client.service_process import free_port
 from services import job_logs, leases
 from services.assignments import assignment
 from services.database import Database
 from services.experiments import submit
 from services.log_parts import LogPart
 from services.settings import Settings
+from tests.running import free_port
 from tests.services.simulated_job import SimulatedJob, spec
 
 LONGEST_S = 10.0
@@ -76,9 +76,10 @@ class Tally:
 class Caller:
     """Sends whatever it is given over one connection at a time."""
 
-    def __init__(self, url: str) -> None:
-        """Args: the service's address."""
+    def __init__(self, url: str, longest_s: float) -> None:
+        """Args: the service's address, and how long an answer may take."""
         parts = urlsplit(url)
+        self.longest_s = longest_s
         self._host, self._port = str(parts.hostname), parts.port
         self._connection: http.client.HTTPConnection | None = None
 
@@ -95,7 +96,7 @@ class Caller:
             except (http.client.RemoteDisconnected, ConnectionError):
                 # It was idle while the next request was thought up, and the service closes what is idle.
                 kept.close()
-        return self._exchange(http.client.HTTPConnection(self._host, self._port, timeout=LONGEST_S), ask)
+        return self._exchange(http.client.HTTPConnection(self._host, self._port, timeout=self.longest_s), ask)
 
     def _exchange(self, connection: http.client.HTTPConnection, ask: Ask) -> Answer | None:
         began_s = time.perf_counter()
@@ -116,11 +117,11 @@ class Caller:
         return answer
 
 
-def fault_of(ask: Ask, answer: Answer) -> str | None:
+def fault_of(ask: Ask, answer: Answer, longest_s: float = LONGEST_S) -> str | None:
     """What is wrong with an answer; None if nothing is."""
     if answer.status >= 500:
         return f"status {answer.status}"
-    if answer.seconds > LONGEST_S:
+    if answer.seconds > longest_s:
         return f"{answer.seconds:.1f} s"
     if answer.status < 400 or ask.method == "HEAD":
         return None
@@ -133,6 +134,9 @@ def main() -> int:
     """Asks, counts, writes down."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--cases", type=int, default=10_000)
+    parser.add_argument(
+        "--longest-s", type=float, default=LONGEST_S, help="an answer that takes longer counts as a hang"
+    )
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "hostile.json")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -141,8 +145,8 @@ def main() -> int:
         with service(settings) as url:
             description = httpx.get(f"{url}/openapi.json", timeout=60).json()
             kinds = strategies_of(known, description)
-            tallies, faults = attack(url, kinds, arguments.cases)
-            alive = httpx.get(f"{url}/healthz", timeout=LONGEST_S).status_code == httpx.codes.OK
+            tallies, faults = attack(url, kinds, arguments.cases, arguments.longest_s)
+            alive = httpx.get(f"{url}/healthz", timeout=arguments.longest_s).status_code == httpx.codes.OK
     record(arguments.out, [row(kind, tally) for kind, tally in tallies.items()])
     for fault in faults[:20]:
         print(fault)
@@ -171,7 +175,7 @@ def prepared(settings: Settings) -> Known:
 @contextmanager
 def service(settings: Settings) -> Iterator[str]:
     """The service on that database, without a cluster; it must not be asked to run anything."""
-    port, nowhere = free_port(0), free_port(0)
+    port, nowhere = free_port(), free_port()
     with service_process(
         settings.data_dir,
         GHOSTWATT_PORT=str(port),
@@ -196,7 +200,7 @@ def wait_until_it_answers(url: str, process: subprocess.Popen[bytes], log: Path)
 
 
 def attack(
-    url: str, kinds: dict[str, st.SearchStrategy[Ask]], cases: int
+    url: str, kinds: dict[str, st.SearchStrategy[Ask]], cases: int, longest_s: float
 ) -> tuple[dict[str, Tally], list[str]]:
     """Sends `cases` requests, the same number of each kind but that a fifth of all are Schemathesis'.
 
@@ -204,7 +208,7 @@ def attack(
         Tallies by kind, and what was wrong.
     """
     described = [kind for kind in kinds if kind.startswith("described")]
-    caller, faults = Caller(url), list[str]()
+    caller, faults = Caller(url, longest_s), list[str]()
     tallies: dict[str, Tally] = defaultdict(Tally)
     for kind, strategy in kinds.items():
         part = (
@@ -248,7 +252,7 @@ def _tried(caller: Caller, kind: str, ask: Ask, tally: Tally) -> list[str]:
         return []
     tally.statuses[answer.status] += 1
     tally.seconds.append(answer.seconds)
-    fault = fault_of(ask, answer)
+    fault = fault_of(ask, answer, caller.longest_s)
     if fault is None:
         return []
     tally.faults += 1

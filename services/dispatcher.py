@@ -170,7 +170,9 @@ class Dispatcher:
         watched = self._others.look(db, own)
         lease = leases.claim(db, self._owner, self._settings.lease_ttl_s, watched, from_queue=from_queue)
         if lease is not None:
-            self._followed[lease.experiment_id] = Followed(db, lease, self._settings)
+            # A step's requests together may take longer than a lease lasts.
+            keep = partial(self._renew, db)
+            self._followed[lease.experiment_id] = Followed(db, lease, self._settings, keep=keep)
 
     def _look_after_groups(self, db: Database, cluster: Cluster) -> None:
         """Ends groups that should have ended by themselves, and forgets those that have."""

@@ -1,6 +1,7 @@
 """Engines of both databases: pools, what a connection is set up with, and how a transaction begins."""
 
 import select as polling
+import sqlite3
 import time
 from pathlib import Path
 from typing import Any
@@ -77,8 +78,8 @@ def sqlite_engine(url: URL) -> Engine:
         # The driver must begin no transaction by itself: `begin` below says which kind.
         dbapi.isolation_level = None
         cursor = dbapi.cursor()
+        keep_a_log_ahead(cursor)
         for pragma in (
-            "journal_mode = WAL",
             "synchronous = FULL",
             "foreign_keys = ON",
             f"busy_timeout = {round(BUSY_TIMEOUT_S * 1_000)}",
@@ -95,6 +96,26 @@ def sqlite_engine(url: URL) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
+
+
+def keep_a_log_ahead(cursor: sqlite3.Cursor) -> None:
+    """Makes the file keep a write-ahead log, if it does not yet.
+
+    Of several that open a new file at one time, SQLite refuses all that find it half made, without waiting.
+
+    Raises:
+        sqlite3.OperationalError: The file stayed locked for `BUSY_TIMEOUT_S`.
+    """
+    end_s = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError:
+            if time.monotonic() > end_s:
+                raise
+            time.sleep(0.01)
+            continue
+        return
 
 
 def postgresql_engine(url: URL) -> Engine:

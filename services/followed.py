@@ -35,14 +35,16 @@ class Followed:
         lease: Lease,
         settings: Settings,
         *,
+        keep: Callable[[], object] = lambda: None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Args: the database, the hold on the experiment, deadlines and addresses, a monotonic clock."""
+        """Args: those of `Follower`."""
         self.lease = lease
         self.renewed_s = clock_s()
         """When its lease was made or renewed, by the clock."""
         self._db = db
         self._settings = settings
+        self._keep = keep
         self._clock_s = clock_s
         self._follower: Follower | None = None
         self._age = Age(clock_s)
@@ -55,7 +57,9 @@ class Followed:
         """
         if self._follower is None:
             try:
-                self._follower = Follower(self._db, self.lease, self._settings, clock_s=self._clock_s)
+                self._follower = Follower(
+                    self._db, self.lease, self._settings, keep=self._keep, clock_s=self._clock_s
+                )
             except ValueError as error:
                 # Tried again, it would fail again for ever.
                 message = f"its stored spec can't be used by this version; submit it anew: {error}"

@@ -51,10 +51,20 @@ class Follower:
         lease: Lease,
         settings: Settings,
         *,
+        keep: Callable[[], object] = lambda: None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Args: the database, the hold on the experiment, deadlines and addresses, a monotonic clock."""
+        """Says what is followed, and how.
+
+        Args:
+            db: The database.
+            lease: The hold on the experiment.
+            settings: Deadlines and addresses.
+            keep: Called before each request to the cluster but a step's first: what else must not wait for all.
+            clock_s: A monotonic clock.
+        """
         self.lease = lease
+        self._keep = keep
         self._db = db
         self._settings = settings
         self._clock_s = clock_s
@@ -125,7 +135,8 @@ class Follower:
         if self._ending is not None:
             return self._end_job(cluster, view, status)
         if view.state is ExperimentState.STARTING and not view.warm:
-            groups.end_idle(self._db)  # its ranks may be waiting for what such a group holds
+            # Its ranks may be waiting for what such a group holds.
+            groups.end_idle(self._db, but=self._job_of(view))
         if status is None or status.state in FINAL_STATES:
             return self._judge(cluster, view, status)
         self._ended_since_s = None
@@ -140,6 +151,7 @@ class Follower:
             # Back to the queue, an attempt that is to be made anew too: it would hold a place that others may need.
             leases.release(self._db, self.lease, message=f"the queue is paused: {pause}")
             return False
+        self._keep()
         capacity = cluster.capacity()
         problem = self._does_not_fit(capacity)
         if problem is not None:
@@ -150,6 +162,7 @@ class Follower:
                 group_id = leases.begin_warm_attempt(self._db, self.lease, shape, cluster.dashboard_url)
                 if group_id is not None:
                     # What the log holds now is all of the experiments before.
+                    self._keep()
                     job_logs.copy_all(self._db, cluster, job=group_id)
                     return True
                 if groups.comes_back(self._db, shape):
@@ -167,6 +180,7 @@ class Follower:
             )
         if self._offered_since_s is None:
             self._offered_since_s = self._clock_s()
+        self._keep()
         try:
             cluster.submit(
                 name,
@@ -183,6 +197,7 @@ class Follower:
             )
         except ClusterError as error:
             # It can have got through all the same: the id is looked up before anything else.
+            self._keep()
             if cluster.status(name) is None:
                 return self._not_taken(error)
         self._token = self._group_token = self._offered_since_s = None
@@ -240,6 +255,7 @@ class Follower:
         if self._clock_s() - self._ended_since_s < LATE_EVENTS_S and status is not None:
             return True
         self._ended_since_s = None
+        self._keep()
         verdict = judged(self._db, cluster, self.lease.experiment_id, self._job_of(view), view, status)
         groups.forget(self._db, self._job_of(view))
         return self._fail_or_retry(view, verdict)
@@ -267,6 +283,7 @@ class Follower:
         if self._stopped_at_s is None or now_s - self._stopped_at_s > STOP_AGAIN_S:
             if not groups.give_up(self._db, self._job_of(view), self.lease.experiment_id):
                 return True  # the experiment ended in this moment, and its group has gone on to another
+            self._keep()
             cluster.stop(self._job_of(view))
             self._stopped_at_s = now_s
         return True

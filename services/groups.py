@@ -168,12 +168,13 @@ def move(group: WorkerGroup, to: GroupState, moment: datetime) -> None:
     group.state, group.since = to, moment
 
 
-def end_idle(db: Database, service_url: str | None = None) -> list[str]:
+def end_idle(db: Database, service_url: str | None = None, *, but: str | None = None) -> list[str]:
     """Tells idle groups to end: somebody needs what they hold, or the service that they ask ends.
 
     Args:
         db: The database.
         service_url: Only those that ask there; None for all.
+        but: The one that needs it, which may have become idle a moment ago; None if none does.
 
     Returns:
         Their ids.
@@ -181,6 +182,8 @@ def end_idle(db: Database, service_url: str | None = None) -> list[str]:
     idle = select(WorkerGroup).where(WorkerGroup.state == GroupState.IDLE)
     if service_url is not None:
         idle = idle.where(WorkerGroup.service_url == service_url)
+    if but is not None:
+        idle = idle.where(WorkerGroup.id != but)
     with db.read() as session:
         if session.scalars(idle.limit(1)).first() is None:
             return []

@@ -2,8 +2,8 @@
 
 import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from phantom_core.flags import Flag
 from services.window_rows import WindowRow
@@ -11,13 +11,23 @@ from services.window_sums import Sum
 
 
 @dataclass(frozen=True)
+class IdlePower:
+    """What a board drew while it did nothing."""
+
+    power_mw: float
+    """The mean of before and after, milliwatts."""
+    uncertainty_mw: float
+    """Bound on it: the readings' own, and half of what before and after differ by."""
+
+
+@dataclass(frozen=True)
 class IdleBaseline:
     """What the boards drew before the first round and after the last."""
 
     power_mw: float | None
-    """All boards together, milliwatts, each by the mean of before and after; None if one of them is unknown."""
-    uncertainty_mw: float = 0.0
-    """Bound on it: the readings' own, and half of what before and after differ by."""
+    """All boards together, milliwatts; None if one of them is unknown."""
+    boards: Mapping[int, IdlePower] = field(default_factory=dict)
+    """Each board's by its key; none if one of them is unknown."""
     flags: frozenset[str] = frozenset()
     """`not_idle_baseline` if a board was not idle."""
 
@@ -50,28 +60,34 @@ def idle_baseline(windows: Sequence[WindowRow], devices: set[int]) -> IdleBaseli
             read.setdefault(window.device_key, []).append(window)
     if not devices or read.keys() != devices:
         return IdleBaseline(None, flags=flags)
-    powers = [[(each.energy_mj or 0.0) / each.duration_s for each in of_board] for of_board in read.values()]
-    bounds = [
-        max((each.uncertainty_mj or 0.0) / each.duration_s for each in of_board) for of_board in read.values()
-    ]
-    halves = [(max(each) - min(each)) / 2 for each in powers]
-    return IdleBaseline(math.fsum(map(statistics.fmean, powers)), math.fsum(bounds + halves), flags)
+    boards = {key: _idle_power(of_board) for key, of_board in read.items()}
+    return IdleBaseline(math.fsum(each.power_mw for each in boards.values()), boards, flags)
 
 
-def net_energy(gross: Sum, idle: IdleBaseline) -> NetEnergy:
-    """Gross energy less idle power x seconds.
+def _idle_power(windows: Sequence[WindowRow]) -> IdlePower:
+    powers = [(each.energy_mj or 0.0) / each.duration_s for each in windows]
+    bound = max((each.uncertainty_mj or 0.0) / each.duration_s for each in windows)
+    return IdlePower(statistics.fmean(powers), bound + (max(powers) - min(powers)) / 2)
+
+
+def net_energy(gross: Sum, windows: Sequence[WindowRow], idle: IdleBaseline) -> NetEnergy:
+    """Gross energy less idle power x seconds, each board's by its own windows: a rank may be late at an edge.
 
     One that is below zero by more than gross and idle can be off together is refused: the boards can't have been idle
     while their idle power was measured.
 
     Args:
-        gross: The training windows.
+        gross: The training windows' sum.
+        windows: The training windows.
         idle: Idle power of the same boards.
     """
     if gross.energy_mj is None or idle.power_mw is None:
         return NetEnergy(None)
-    net_mj = gross.energy_mj - idle.power_mw * gross.seconds
-    bound_mj = (gross.uncertainty_mj or 0.0) + idle.uncertainty_mw * gross.seconds
+    lasting = [(idle.boards[window.device_key], window.duration_s) for window in windows]
+    net_mj = gross.energy_mj - math.fsum(board.power_mw * seconds for board, seconds in lasting)
+    bound_mj = (gross.uncertainty_mj or 0.0) + math.fsum(
+        board.uncertainty_mw * seconds for board, seconds in lasting
+    )
     if net_mj >= -bound_mj:
         return NetEnergy(net_mj)
     reason = (

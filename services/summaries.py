@@ -43,14 +43,15 @@ def summarise(session: Session, experiment: Experiment, run: Run, windows: Seque
     windows = distinct([*carried_windows(session, run, finish.carried), *windows])
     charged = [window for window in windows if window.charged]
     devices = _devices_of_arm(session, run, attempt) | {window.device_key for window in charged}
-    training = sum_over([window for window in charged if window.phase == "training"], devices)
+    trained = [window for window in charged if window.phase == "training"]
+    training = sum_over(trained, devices)
     if training.steps < finish.steps:
         missing = f"training windows hold {training.steps} of {finish.steps} steps; the others have not come"
         training = training.without_energy(missing)
     steady = sum_over([window for window in charged if window.phase == "steady"], devices)
     per_step = steady if steady.steps else training
     idle = _idle_baseline(session, experiment, attempt.experiment_attempt, devices)
-    net = net_energy(training, idle)
+    net = net_energy(training, trained, idle)
     _copy_report(run, finish)
     told_s = finish.training_s
     run.training_s = told_s if told_s is not None and math.isfinite(told_s) else training.seconds

@@ -18,7 +18,9 @@ from tests.embedded_postgresql import embedded_postgresql
 from tests.postgresql_sessions import end_sessions
 
 # A machine that is busy with something else is no fault of the code.
-hypothesis.settings.register_profile("ghostwatt", deadline=None)
+hypothesis.settings.register_profile(
+    "ghostwatt", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("ghostwatt")
 
 # A shell ignores ctrl-c for what it starts in the background, programs inherit that, and tests press ctrl-c.
@@ -121,4 +123,5 @@ def _temporary_database(server: URL) -> Iterator[URL]:
         connection.execute(text(f"CREATE DATABASE {name}"))
     yield server.set(database=name)
     with _administrator(server) as connection:
+        end_sessions(connection, name)
         connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))

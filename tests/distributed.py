@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-COLLECTIVE_TIMEOUT_S = 60
+COLLECTIVE_TIMEOUT_S = 240
 """Longest that a rank waits for the others in one collective."""
 MEETING = timedelta(seconds=COLLECTIVE_TIMEOUT_S)
 """The same for ranks that leave this group and meet in another."""

@@ -5,14 +5,16 @@ Not a test.
 
 import subprocess
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-MOST_TRIES = 12
-"""How often a start is tried, each for the ten seconds that the library gives it."""
+UP_S = 180.0
+"""Longest that a start may take. The library gives it ten seconds, and in the middle of one raises whatever it meets: a
+file that is not whole yet, a server that is not ready, one that another start has in hand."""
 
 
 @contextmanager
@@ -40,11 +42,14 @@ def start_again(server: Any) -> None:
 
 
 def _patiently(start: Callable[[], None]) -> None:
-    """A start that takes longer than the library waits goes on, and the next try finds what it has come to."""
-    for _ in range(MOST_TRIES - 1):
+    """A start that takes longer than the library waits goes on, and a later try finds what it has come to."""
+    end_s = time.monotonic() + UP_S
+    while True:
         try:
             start()
-        except subprocess.TimeoutExpired:
+        except (subprocess.SubprocessError, AssertionError, OSError):
+            if time.monotonic() > end_s:
+                raise
+            time.sleep(1)
             continue
         return
-    start()

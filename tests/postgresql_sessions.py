@@ -20,7 +20,9 @@ def end_sessions(connection: Connection, database: str | None) -> None:
         ),
         {"name": database, "most_ms": MOST_S * 1_000},
     ).all()
-    # One that went by itself in between is no longer there to be told, which is false too.
+    # One that went by itself in between is no longer there to be told, which is false too. A transaction looks once
+    # unless told to look again.
+    connection.execute(text("SELECT pg_stat_clear_snapshot()"))
     left = connection.execute(
         text("SELECT pid FROM pg_stat_activity WHERE pid = ANY(:pids)"),
         {"pids": [pid for pid, ended in answers if not ended]},

@@ -1,5 +1,6 @@
 """A real service in a process of its own, for tests that need all of it."""
 
+import fcntl
 import os
 import secrets
 import signal
@@ -7,6 +8,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -102,15 +104,30 @@ def title(process: psutil.Process) -> str:
         return ""
 
 
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or waits for nothing but its parent."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def free_port() -> int:
-    """A port of loopback that nobody listens on now.
+    """A port of loopback that nobody listens on now, and that no other test on this machine is given meanwhile.
 
     One of those that no system gives to whoever names none: of these, any might be gone before it is used.
     """
+    folder = Path(tempfile.gettempdir()) / f"ghostwatt-test-ports-{os.getuid()}"
+    folder.mkdir(exist_ok=True)
     while True:
         port = FIRST_PORT + secrets.randbelow(PORTS)
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
+        # Kept open and locked until this process ends: whoever is to listen does so seconds later, or again.
+        held = os.open(folder / str(port), os.O_CREAT | os.O_RDWR)
+        with suppress(OSError):
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with socket.create_server(("127.0.0.1", port)):
+                return port
+        os.close(held)
 
 
 def start_service(folder: Path, port: int, module: str = "api", **settings: str) -> RunningService:
@@ -162,12 +179,14 @@ def wait_until(
 ) -> Any:
     """The first true value that `look` returns."""
     end = time.monotonic() + deadline_s
-    while time.monotonic() < end:
+    while True:
+        is_last = time.monotonic() >= end
         value = look()
         if value:
             return value
+        if is_last:
+            raise AssertionError(f"no {what} within {deadline_s:.0f} s\n{tell()}")
         time.sleep(every_s)
-    raise AssertionError(f"no {what} within {deadline_s:.0f} s\n{tell()}")
 
 
 def _can_run(service: RunningService) -> bool:

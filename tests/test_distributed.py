@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from tests.distributed import RankFailedError, run_ranks
+from tests.running import title
 
 
 def square_of_rank(offset: int) -> tuple[int, torch.Tensor]:
@@ -28,6 +29,7 @@ def fail_on_one() -> None:
 
 def fail_on_one_after_all() -> None:
     """Rank 1 has failed, and tells it late; rank 0 has lost it by then, and tells it at once."""
+    dist.barrier()  # both are there: else rank 0 may lose the other while it still joins
     pickled = pickle.dumps
 
     def late(word: object) -> bytes:
@@ -58,7 +60,7 @@ def wait_for_ever() -> None:
 
 def ranks_left() -> list[psutil.Process]:
     children = psutil.Process().children(recursive=True)
-    return [child for child in children if "forkserver" in " ".join(child.cmdline()) and child.children()]
+    return [child for child in children if "forkserver" in title(child) and child.children()]
 
 
 def test_results_come_in_rank_order() -> None:

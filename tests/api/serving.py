@@ -98,6 +98,7 @@ def running(
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         lifespan="on",
         log_config=None,
+        timeout_keep_alive=600,  # longer than any pause of the machine: nothing of a test's ends by itself
         timeout_graceful_shutdown=2,
     )
     server = PatientServer(config)
@@ -113,7 +114,7 @@ def running(
         while not server.started:
             assert thread.is_alive(), "the service did not start"
             time.sleep(0.01)
-        with httpx.Client(base_url=url, timeout=30) as http, Database(settings.database_url) as database:
+        with httpx.Client(base_url=url, timeout=120) as http, Database(settings.database_url) as database:
             yield Service(url, http, database, background, settings, app)
     finally:
         server.should_exit = True

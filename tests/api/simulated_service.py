@@ -67,8 +67,8 @@ class SimulatedDispatcher:
             answer = http.get(f"/internal/v1/experiments/{lease.experiment_id}/assignment").raise_for_status()
             job = SimulatedJob(Assignment.model_validate_json(answer.content))
             self._tell(http, job, job.started())
-            for run in job.assignment.runs:
-                if self._stop.wait(float(os.environ.get("SIMULATE_PAUSE_S", "0"))):
+            for number, run in enumerate(job.assignment.runs):
+                if number > 0 and self._stop.wait(float(os.environ.get("SIMULATE_PAUSE_S", "0"))):
                     return
                 if leases.follow(database, lease).cancel_requested:
                     leases.finish(database, lease, ExperimentState.CANCELLED)

@@ -54,7 +54,7 @@ def first_line(service: Service, method: str, path: str, token: str | None, *hea
         *("Expect: 100-continue", *headers),
         *([] if token is None else [f"Authorization: Bearer {token}"]),
     ]
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with socket.create_connection((host, int(port)), timeout=120) as connection:
         connection.sendall("\r\n".join([*head, "", ""]).encode())
         return connection.recv(65_536).decode().partition("\r\n")[0]
 

@@ -199,7 +199,7 @@ def test_a_refusal_reaches_a_caller_who_is_still_sending(service: Service) -> No
 
 def test_a_caller_who_asks_before_sending_is_refused_before_sending(service: Service) -> None:
     host, port = service.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
+    with socket.create_connection((host, int(port)), timeout=120) as connection:
         fields = [f"Host: {host}", "Content-Length: 99999999", "Expect: 100-continue"]
         head = "\r\n".join(["POST /v1/experiments HTTP/1.1", *fields, "", ""])
         connection.sendall(head.encode())

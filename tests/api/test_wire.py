@@ -1,11 +1,12 @@
 """What is written straight to a socket: no HTTP at all, half of it, or answers that nobody reads."""
 
+import asyncio
 import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 import pytest
 
@@ -16,16 +17,31 @@ from services import job_logs
 from services.log_parts import LogPart
 from services.settings import Settings
 from tests.api.serving import FakeBackground, Service, running
+from tests.running import wait_until
 from tests.services.simulated_job import begun
+
+PATIENCE_S = 0.3
+WAIT_S = 120.0
+MOST_PIECES = 990
+"""Fewer than the longest body announced here, and than may be in headers."""
 
 
 class Impatience(Wire):
-    """The same within a test's patience; of one kind at a time."""
+    """The same within a test's patience, for headers where a test says so (`impatient`); of one kind at a time."""
 
     look_s = 0.05
-    headers_s = 0.3
+    headers_s = 600.0
     stalled_s = 0.5
     cut_off = threading.Semaphore(0)
+    last: ClassVar["Impatience"]
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        Impatience.last = self
+
+    def has_heard(self) -> bool:
+        """Whether something came."""
+        return self._pieces > 0
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -47,16 +63,35 @@ def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield found
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From when it is called, requests have a moment to arrive: what has been sent is there by then."""
+    return lambda: monkeypatch.setattr(Impatience, "headers_s", PATIENCE_S)
+
+
 def connected(service: Service) -> socket.socket:
     host, port = service.url.removeprefix("http://").split(":")
-    return socket.create_connection((host, int(port)), timeout=20)
+    return socket.create_connection((host, int(port)), timeout=WAIT_S)
+
+
+def wait_until_heard() -> None:
+    """Until something of the last connection has come."""
+    wait_until(Impatience.last.has_heard, WAIT_S, "word from it", every_s=0.002)
 
 
 def all_of(connection: socket.socket) -> bytes:
     found = b""
-    while piece := connection.recv(65_536):
+    while True:
+        try:
+            piece = connection.recv(65_536)
+        except ConnectionResetError:
+            # An answer to a part of what was sent, while the rest was on its way, is followed by this.
+            if not found:
+                raise
+            return found
+        if not piece:
+            return found
         found += piece
-    return found
 
 
 def problem_of(answer: bytes) -> tuple[int, dict[str, Any]]:
@@ -123,26 +158,34 @@ def test_headers_are_bounded(service: Service, headers: bytes) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Half: "])
-def test_a_request_that_does_not_arrive_is_given_up(service: Service, sent: bytes) -> None:
+def test_a_request_that_does_not_arrive_is_given_up(
+    service: Service, sent: bytes, impatient: Callable[[], None]
+) -> None:
     with connected(service) as connection:
-        connection.sendall(sent)
+        if sent:
+            connection.sendall(sent)
+            wait_until_heard()
+        impatient()
         status, problem = problem_of(all_of(connection))
     assert (status, problem["code"]) == (408, "request-timeout")
 
 
-def test_a_byte_now_and_then_keeps_no_connection(service: Service) -> None:
+def test_a_byte_now_and_then_keeps_no_connection(service: Service, impatient: Callable[[], None]) -> None:
     def trickle(connection: socket.socket) -> None:
-        for _ in range(99):
+        for _ in range(MOST_PIECES):
             connection.sendall(b"X: y\r\n")
             time.sleep(0.05)
 
+    impatient()
     with connected(service) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
         with pytest.raises(ConnectionError):
             trickle(connection)
 
 
-def test_a_second_request_of_a_connection_has_its_own_time(service: Service) -> None:
+def test_a_second_request_of_a_connection_has_its_own_time(
+    service: Service, impatient: Callable[[], None]
+) -> None:
     with connected(service) as connection:
         for _ in range(4):
             connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -150,7 +193,8 @@ def test_a_second_request_of_a_connection_has_its_own_time(service: Service) -> 
             while not answer.endswith(b'{"status":"ok"}'):
                 answer += connection.recv(65_536)
             assert answer.startswith(b"HTTP/1.1 200")
-            time.sleep(0.2)
+            impatient()
+            time.sleep(1.5 * PATIENCE_S)
         connection.sendall(b"GET /heal")
         assert problem_of(all_of(connection))[0] == 408
 
@@ -167,7 +211,7 @@ def test_whoever_reads_no_more_is_cut_off(service: Service) -> None:
             pass
         # Answers pile up until nothing more goes into the socket; the connection stays open at this end.
         connection.sendall(ask * 30)
-        assert Impatience.cut_off.acquire(timeout=20)
+        assert Impatience.cut_off.acquire(timeout=WAIT_S)
     assert service.http.get("/healthz").status_code == 200
 
 
@@ -218,7 +262,7 @@ def test_another_protocol_is_not_spoken(service: Service) -> None:
 
 def test_the_rest_of_a_refused_body_does_not_keep_a_connection(service: Service) -> None:
     def trickle(connection: socket.socket) -> None:
-        for _ in range(99):
+        for _ in range(MOST_PIECES):
             connection.sendall(b"x")
             time.sleep(0.05)
 

@@ -30,7 +30,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("given")
 def test_each_part_has_its_turn_and_its_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert boards.main(["--ranks", "2", "--most-s", "10", "--out", str(tmp_path)]) == 1
+    assert boards.main(["--ranks", "2", "--most-s", "30", "--out", str(tmp_path)]) == 1
     said = capsys.readouterr().out
     assert "its time was over" in said
     assert "failed (exit 3)" in said

@@ -221,7 +221,7 @@ def test_ctrl_c_leaves_a_watched_experiment_running(service: Service) -> None:
         while "queued" not in process.stderr.readline():
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=30)
+        _, stderr = process.communicate(timeout=120)
     assert process.returncode == 130
     assert f"ghostwatt watch {identifier}" in stderr
     assert "Traceback" not in stderr

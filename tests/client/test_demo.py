@@ -21,6 +21,7 @@ from client.demo import new_data_dir
 from client.demo_specs import choose_demo, cpu_demo, gpu_demo
 from phantom_core.checks import Capacity, SpecProblem, check
 from phantom_core.plan import make_plan
+from tests.running import has_ended, wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,7 +52,7 @@ class Demo:
     def text(self) -> str:
         return "\n".join(self.lines)
 
-    def until(self, pattern: str, seconds: float = 90) -> re.Match[str]:
+    def until(self, pattern: str, seconds: float = 240) -> re.Match[str]:
         """Waits until a line matches."""
         end = time.monotonic() + seconds
         while True:
@@ -64,7 +65,7 @@ class Demo:
     def family(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
 
-    def ended(self, seconds: float = 90) -> int:
+    def ended(self, seconds: float = 240) -> int:
         """Waits for the end and gives the exit code."""
         code = self.process.wait(seconds)
         self._reader.join()
@@ -93,9 +94,8 @@ def demo(data_dir: Path, *arguments: str, **variables: str) -> Iterator[Demo]:
         started.process.stdout.close()
 
 
-def gone(processes: list[psutil.Process]) -> bool:
-    _, alive = psutil.wait_procs(processes, timeout=5)
-    return not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+def wait_until_gone(processes: list[psutil.Process]) -> None:
+    wait_until(lambda: all(has_ended(process.pid) for process in processes), 60, "end of all processes")
 
 
 def test_once_prints_the_answer_and_leaves_nothing_but_its_files(tmp_path: Path) -> None:
@@ -130,30 +130,30 @@ def test_it_serves_on_after_the_answer_until_ctrl_c_and_that_is_success(tmp_path
         assert family
         running.process.send_signal(signal.SIGINT)
         assert running.ended() == 0, running.text
-    assert gone(family)
+    wait_until_gone(family)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_in_mid_run_ends_everything_and_says_so(tmp_path: Path, number: int, code: int) -> None:
-    with demo(tmp_path, SIMULATE_PAUSE_S="3") as running:
+    with demo(tmp_path, SIMULATE_PAUSE_S="600") as running:
         running.until(r"round 1 .* succeeded")
         family = running.family()
         running.process.send_signal(number)
         time.sleep(0.05)
         running.process.send_signal(number)
         assert running.ended() == code, running.text
-    assert gone(family)
+    wait_until_gone(family)
     assert "stopped before the answer" in running.text
     assert running.rows("SELECT count(*) FROM experiments WHERE cancel_requested_at IS NULL") == [(0,)]
 
 
 def test_a_signal_while_the_service_starts_ends_it_too(tmp_path: Path) -> None:
-    with demo(tmp_path) as running:
-        running.until("starting the service")
+    with demo(tmp_path, SIMULATE_PAUSE_S="600") as running:
+        running.until("starting the service|the service answers")
         family = running.family()
         running.process.send_signal(signal.SIGINT)
         assert running.ended() == 130, running.text
-    assert gone(family)
+    wait_until_gone(family)
 
 
 def test_a_service_that_will_not_end_is_killed(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_service_that_will_not_end_is_killed(tmp_path: Path) -> None:
         family = running.family()
         running.process.send_signal(signal.SIGINT)
         assert running.ended() == 0, running.text
-    assert gone(family)
+    wait_until_gone(family)
     assert "was killed" in running.text
 
 
@@ -172,10 +172,7 @@ def test_killing_the_command_leaves_no_service_behind(tmp_path: Path) -> None:
         family = running.family()
         running.process.kill()
         running.ended()
-        end = time.monotonic() + 30
-        while not gone(family) and time.monotonic() < end:
-            time.sleep(0.1)
-        assert gone(family)
+        wait_until_gone(family)
 
 
 def test_an_experiment_that_fails_is_a_failure_with_its_reason(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from client.service_process import free_port
+from tests.running import READY_S, free_port, has_ended, wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,14 +22,14 @@ def environment(data_dir: Path) -> dict[str, str]:
 
 
 def test_the_service_is_started_and_ended_with_the_command(tmp_path: Path) -> None:
-    port = free_port(0)
+    port = free_port()
     command = [sys.executable, "-m", "client", "serve", "--port", str(port)]
     log = tmp_path / "log"
     with (
         log.open("wb") as told,
         subprocess.Popen(command, cwd=ROOT, env=environment(tmp_path), stderr=told) as process,
     ):
-        end = time.monotonic() + 60
+        end = time.monotonic() + READY_S
         status = ""
         while status != "degraded":
             assert process.poll() is None
@@ -41,16 +41,21 @@ def test_the_service_is_started_and_ended_with_the_command(tmp_path: Path) -> No
         family = psutil.Process(process.pid).children(recursive=True)
         assert family
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
-    _, alive = psutil.wait_procs(family, timeout=5)
-    assert not [child for child in alive if child.status() != psutil.STATUS_ZOMBIE]
+        assert process.wait(120) == 0
+    wait_until(lambda: all(has_ended(child.pid) for child in family), 60, "end of all that it started")
     assert f"serving at http://127.0.0.1:{port}; data in {tmp_path}" in log.read_text()
 
 
 def test_a_service_that_can_not_start_gives_its_exit_code(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "client", "serve", "--host", "0.0.0.0", "--port", "0"]
     done = subprocess.run(
-        command, cwd=ROOT, env=environment(tmp_path), capture_output=True, text=True, timeout=60, check=False
+        command,
+        cwd=ROOT,
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=READY_S,
+        check=False,
     )
     assert done.returncode == 3
     assert "keys create" in done.stderr
@@ -59,7 +64,13 @@ def test_a_service_that_can_not_start_gives_its_exit_code(tmp_path: Path) -> Non
 def test_keys_are_made_on_the_services_own_database(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "client", "keys", "create", "--name", "laptop", "--scope", "read"]
     done = subprocess.run(
-        command, cwd=ROOT, env=environment(tmp_path), capture_output=True, text=True, timeout=60, check=False
+        command,
+        cwd=ROOT,
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=READY_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("gw_")
@@ -73,7 +84,7 @@ def test_keys_of_a_service_with_a_folder_of_its_own(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "client", "keys", *arguments, "--data-dir", str(own)]
         settings = environment(elsewhere)
         return subprocess.run(
-            command, cwd=ROOT, env=settings, capture_output=True, text=True, timeout=60, check=False
+            command, cwd=ROOT, env=settings, capture_output=True, text=True, timeout=READY_S, check=False
         )
 
     made = keys("create", "--name", "laptop", "--scope", "read", "--json")

@@ -10,7 +10,8 @@ import psutil
 import pytest
 
 from client.service_process import ServiceProcess, free_port, service_environment
-from tests.running import wait_until
+from tests import running
+from tests.running import has_ended, wait_until
 
 READY = "print('ready', flush=True); "
 GENTLE = READY + "import sys; sys.stdin.read()"
@@ -34,14 +35,6 @@ def start(tmp_path: Path, code: str, stop_s: float = 60.0) -> ServiceProcess:
 
 def until(condition: Callable[[], object]) -> None:
     wait_until(condition, 120, "sign of that", every_s=0.01)
-
-
-def has_ended(pid: int) -> bool:
-    """Whether a process is gone, or waits for nothing but its parent."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
 
 
 def test_a_child_that_ends_when_asked_is_not_killed(tmp_path: Path) -> None:
@@ -119,9 +112,7 @@ def test_a_taken_port_is_passed_over() -> None:
 
 
 def test_a_free_port_is_taken_as_preferred() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = running.free_port()
     assert free_port(port) == port
 
 

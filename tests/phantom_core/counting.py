@@ -21,7 +21,7 @@ from phantom_core.training.losses import loss_dtype, loss_gradient
 from phantom_core.training.optimizers import WeightUpdate
 from tests.phantom_core.arms import planned
 
-_STEPS_FOR_MEMORY = 6
+_STEPS_FOR_MEMORY = 12
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ NOBODY = JobEnvironment("http://127.0.0.1:9", "nobody", "no token")
 """A service that is not there: what is said stays on the disk, where the test looks."""
 
 
-MEETING_S = timedelta(seconds=120)
+MEETING = timedelta(seconds=120)
 
 
 def start_ranks(
@@ -65,8 +65,8 @@ def rank_main(
     assignment = Assignment.model_validate_json(assignment_json)
     use_interface_of("127.0.0.1")
     with ExitStack() as stack:
-        store = TCPStore("127.0.0.1", port, is_master=rank == 0, wait_for_workers=False, timeout=MEETING_S)
-        stack.enter_context(joined(rank, len(boards), store, MEETING_S))
+        store = TCPStore("127.0.0.1", port, is_master=rank == 0, wait_for_workers=False, timeout=MEETING)
+        stack.enter_context(joined(rank, len(boards), store, MEETING))
         ranks = stack.enter_context(
             Ranks(
                 rank=rank,

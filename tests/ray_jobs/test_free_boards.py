@@ -136,10 +136,10 @@ def test_the_first_energy_waits_until_a_stranger_has_left(
 def test_one_who_stays_is_told_flagged_and_blocks_the_verdict(
     sqlite_database: Database, tmp_path: Path, nvml_stub: NvmlStub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with job(sqlite_database, tmp_path, nvml_stub, monkeypatch, patience_s=1) as started:
+    with job(sqlite_database, tmp_path, nvml_stub, monkeypatch, patience_s=5) as started:
         pass
     waiting, going_on = started.messages()[:2]
-    assert waiting.startswith("waiting up to 1 s")
+    assert waiting.startswith("waiting up to 5 s")
     assert going_on.startswith("going on beside other processes, so no energy will be the arms' alone")
     assert str(started.stranger.pid) in going_on
     assert "board_shared" in idle_flags(started)[BOARDS[1]]

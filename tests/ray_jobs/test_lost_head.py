@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -12,7 +13,7 @@ from tests.running import ENDED, running_service, title, wait_until
 
 pytestmark = pytest.mark.timeout(900)
 
-SPEC = longer(4_000, 500, name="on a head that is killed")
+SPEC = longer(12_000, 1_500, name="on a head that is killed")
 
 
 def test_a_head_killed_in_mid_run_is_started_again_with_what_it_ran(tmp_path: Path) -> None:
@@ -22,7 +23,8 @@ def test_a_head_killed_in_mid_run_is_started_again_with_what_it_ran(tmp_path: Pa
         before = service.family()
         for process in before:
             if "gcs_server" in title(process) or "raylet/raylet" in title(process):
-                os.kill(process.pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # with one of them gone, Ray ends the other itself
+                    os.kill(process.pid, signal.SIGKILL)
         ended = service.wait_for(identifier, ENDED, 400)
         assert ended["state"] == "succeeded", (ended["message"], service.tell())
         lost, made = service.get(f"/v1/experiments/{identifier}")["attempts"]

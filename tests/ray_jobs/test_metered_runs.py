@@ -2,6 +2,7 @@
 
 import math
 import os
+import statistics
 import subprocess
 import sys
 from collections import Counter
@@ -18,6 +19,7 @@ from services.database import Database
 from services.tables import Device, Run, Window
 from services.views import RunView
 from tests.nvml_stub.harness import ALWAYS, StubBoard, StubScript, build_stub
+from tests.ray_jobs.metered_ranks import PERIOD_S
 from tests.services.simulated_job import begun, deliver, spec
 
 pytestmark = pytest.mark.timeout(600)
@@ -54,6 +56,11 @@ class Made:
             found = session.execute(select(Window, Device.uuid).join(Device, Device.key == Window.device_key))
             return [(window, uuid) for window, uuid in found]
 
+    def idle_power_mw(self, uuid: str) -> float:
+        """What a board drew before the first round and after the last."""
+        idle = [window for window, of in self.windows() if of == uuid and window.phase.startswith("idle_")]
+        return statistics.fmean((window.energy_mj or 0.0) / window.duration_s for window in idle)
+
     def charged(self, run: RunView) -> list[tuple[Window, str]]:
         """Windows in which a run trained, of the boards that it is charged for."""
         with self.database.read() as session:
@@ -76,7 +83,7 @@ def make(database: Database, folder: Path, experiment: ExperimentSpec, module_ex
         StubBoard(
             uuid=uuid,
             power=((0.0, watts),),
-            period_s=0.02,
+            period_s=PERIOD_S,
             processes=((7_001, ALWAYS),),
             module_extra_w=module_extra_w,
         )
@@ -84,7 +91,7 @@ def make(database: Database, folder: Path, experiment: ExperimentSpec, module_ex
     )
     stub = build_stub(folder).environment(StubScript(boards=boards), folder / "script")
     command = [sys.executable, "-m", "tests.ray_jobs.metered_ranks", str(folder), ONE, TWO]
-    subprocess.run(command, env={**os.environ, **stub, "OMP_NUM_THREADS": "1"}, check=True, timeout=240)
+    subprocess.run(command, env={**os.environ, **stub, "OMP_NUM_THREADS": "1"}, check=True, timeout=540)
     lines = [line for path in sorted(folder.glob("*.events")) for line in path.read_bytes().splitlines()]
     assert deliver(database, job, map(Event.model_validate_json, lines)).rejected == {}
     deliver(database, job, job.finished())
@@ -133,11 +140,7 @@ def assert_gross_idle_and_net(made: Made) -> None:
         assert gross_mj == pytest.approx(drawn_mj, abs=bound_mj)
         assert 0 < bound_mj < 0.9 * gross_mj
         assert run.idle_power_mw == pytest.approx(1_000 * watts, rel=0.2)
-        # A window is as long as its longest rank's.
-        longest_s: dict[int, float] = {}
-        for window, _ in charged:
-            longest_s[window.number] = max(window.duration_s, longest_s.get(window.number, 0.0))
-        idle_mj = (run.idle_power_mw or 0) * math.fsum(longest_s.values())
+        idle_mj = math.fsum(made.idle_power_mw(uuid) * window.duration_s for window, uuid in charged)
         assert run.energy_net_mj == pytest.approx(gross_mj - idle_mj, abs=1e-6 * gross_mj)
         assert abs(run.energy_net_mj or 0) <= bound_mj + 0.2 * gross_mj, "boards that only ever idled"
         assert (run.method, run.scope, run.energy_reason) == ("nvml.counter", "gpu", None)
@@ -146,7 +149,8 @@ def assert_gross_idle_and_net(made: Made) -> None:
         else:
             assert run.energy_integral_mj == pytest.approx(gross_mj, abs=bound_mj + 0.2 * gross_mj)
         # Seconds are short, samples few on a busy machine, and a rank on the CPU has no graph.
-        assert set(run.flags) <= {"short_window", "sampler_gap", "graph_fallback"}, "no board was to blame"
+        harmless = {"short_window", "sampler_gap", "sampler_lost", "graph_fallback"}
+        assert set(run.flags) <= harmless, "no board was to blame"
     of_the_other_mj = made.runs["one"].energy_idle_boards_mj
     assert of_the_other_mj is not None
     assert of_the_other_mj > 0, "while it waited"

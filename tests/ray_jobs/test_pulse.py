@@ -1,5 +1,7 @@
 """Rank 0 gives signs of life while all ranks beat and one gets on, and none when one has stopped or none gets on."""
 
+import itertools
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -133,18 +135,20 @@ def test_ranks_that_beat_and_do_not_get_on_are_told_of_once_with_where_each_is()
 @pytest.mark.parametrize("way", ["things entered", "work given to the device"])
 def test_one_rank_that_gets_on_is_enough_however_long_the_other_stays_where_it_is(way: str) -> None:
     bench = Bench()
-    enqueued = 0
-    bench.ranks[1].watch(lambda: enqueued)
-    limit_s = 20 * SIGN_S
+    is_working, enqueued = threading.Event(), itertools.count()
+    bench.ranks[1].watch(lambda: next(enqueued) if is_working.is_set() else 0)
+    # Long beside any pause between two things entered.
+    limit_s = 5.0 if way == "things entered" else 20 * SIGN_S
     with bench.beating(limit_s):
+        if way == "work given to the device":
+            is_working.set()
         end_s = time.monotonic() + 3 * limit_s
         while time.monotonic() < end_s:
             if way == "things entered":
                 bench.ranks[1].enter("one window after the other")
-            else:
-                enqueued += 1
             time.sleep(BEAT_S)
         assert bench.said == []
+        is_working.clear()
         eventually(lambda: bool(bench.said))
 
 

@@ -43,6 +43,9 @@ def arenas_of_two_experiments() -> tuple[list[tuple[int, int]], list[str | None]
                         team.compute.fuse_ghosts(device)
                         choice = team.compute.ghost_choice
                         reasons.append(None if choice is None else choice.reason)
+                ranks.everyone.agree(
+                    True
+                )  # the first one's store goes with it, and others may still be joining
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     return made, reasons
 

@@ -88,8 +88,8 @@ def test_every_event_arrives_once_and_in_order_with_the_token(tmp_path: Path) ->
         for number in range(450):
             spool.emit(progress(number))
         with Reporter(job(url), tmp_path, interval_s=60) as reporter:
-            assert reporter.drain(10)
-            assert reporter.drain(10)
+            assert reporter.drain(60)
+            assert reporter.drain(60)
     assert service.received == [("rank-0", seq) for seq in range(450)]
     assert service.tokens == {"Bearer secret"}
 
@@ -111,7 +111,7 @@ def test_an_unreachable_service_leaves_events_on_disk_for_the_next_reporter(tmp_
         assert not reporter.drain(0.2)
     service = FakeService()
     with serving(service) as url, Reporter(job(url), tmp_path, interval_s=60) as reporter:
-        assert reporter.drain(10)
+        assert reporter.drain(60)
     assert service.received == [("rank-0", 0)]
 
 
@@ -121,7 +121,7 @@ def test_a_second_reporter_goes_on_where_the_first_stopped(tmp_path: Path) -> No
         for number in range(3):
             spool.emit(progress(number))
             with Reporter(job(url), tmp_path, interval_s=60) as reporter:
-                assert reporter.drain(10)
+                assert reporter.drain(60)
     assert service.received == [("rank-0", 0), ("rank-0", 1), ("rank-0", 2)]
 
 
@@ -145,11 +145,11 @@ def test_a_job_goes_on_to_the_next_service_when_its_own_is_gone_and_stays_there(
             own = job(gone_url).knowing([away_url, other_url])
             with Reporter(own, tmp_path, interval_s=60) as reporter:
                 spool.emit(progress(1))
-                assert reporter.drain(10)
+                assert reporter.drain(60)
         with Reporter(own, tmp_path, interval_s=60) as reporter:
             for number in (2, 3):
                 spool.emit(progress(number))
-                assert reporter.drain(10)
+                assert reporter.drain(60)
     assert [service.received for service in (gone, away, other)] == [[("r", 0)], [], [("r", 1), ("r", 2)]]
 
 
@@ -159,7 +159,7 @@ def test_another_program_at_a_dead_service_s_address_refuses_for_nobody(tmp_path
     with serving(stranger) as url, serving(other) as other_url, Spool(tmp_path, "r", "exp-1", 1) as spool:
         spool.emit(progress(1))
         with Reporter(job(url).knowing([other_url]), tmp_path, interval_s=60) as reporter:
-            assert reporter.drain(10)
+            assert reporter.drain(60)
             assert reporter.refused is None
     assert other.received == [("r", 0)]
 
@@ -187,7 +187,7 @@ def test_an_address_that_is_none_is_not_learnt(tmp_path: Path) -> None:
         assert own.urls == (url,)
         spool.emit(progress(1))
         with Reporter(own, tmp_path, interval_s=60) as reporter:
-            assert reporter.drain(10)
+            assert reporter.drain(60)
     with open_service(job("http://127.0.0.1:84x1"), 1.0) as wrong, pytest.raises(httpx.TransportError):
         wrong.request("GET", "/")
 
@@ -202,10 +202,10 @@ def test_a_reporter_hears_which_services_live_and_forgets_none(tmp_path: Path) -
         with serving(first) as first_url:
             first.living = {"urls": [second_url]}
             with Reporter(job(first_url), tmp_path, interval_s=0.01, refresh_s=0.01) as reporter:
-                wait_until(lambda: second_url in reporter.urls, 10, "the second one's address")
+                wait_until(lambda: second_url in reporter.urls, 60, "the second one's address")
         spool.emit(progress(1))
         with Reporter(job(first_url).knowing(reporter.urls), tmp_path, interval_s=60) as reporter:
-            assert reporter.drain(10)
+            assert reporter.drain(60)
             assert set(reporter.urls) == {first_url, second_url}
     assert second.received == [("r", 0)]
 
@@ -253,10 +253,10 @@ def test_a_line_still_being_written_waits_for_its_end(tmp_path: Path) -> None:
     whole = spool.path.read_bytes()
     spool.path.write_bytes(whole[:-10])
     with serving(service) as url, Reporter(job(url), tmp_path, interval_s=60) as reporter:
-        assert reporter.drain(10)
+        assert reporter.drain(60)
         assert service.received == [("rank-0", 0)]
         spool.path.write_bytes(whole)
-        assert reporter.drain(10)
+        assert reporter.drain(60)
     assert service.received == [("rank-0", 0), ("rank-0", 1)]
 
 
@@ -269,7 +269,7 @@ def test_a_torn_line_is_left_out_and_the_rest_goes_on(tmp_path: Path) -> None:
     with Spool(tmp_path, "rank-0", "exp-1", 2) as spool:
         spool.emit(progress(1))
     with serving(service) as url, Reporter(job(url), tmp_path, interval_s=60) as reporter:
-        assert reporter.drain(10)
+        assert reporter.drain(60)
     assert service.received == [("rank-0", 0), ("rank-0", 0)]
 
 

@@ -121,7 +121,7 @@ def test_ranks_that_wait_for_one_that_never_comes_say_where_each_is_and_end(
     tmp_path: Path, fault: Callable[[], Any], where: list[str]
 ) -> None:
     with pytest.raises(RankFailedError, match="rank 0 died without a word"):
-        run_ranks(3, make_runs, str(tmp_path), fault, deadline_s=180)
+        run_ranks(3, make_runs, str(tmp_path), fault)
     told = (tmp_path / "told").read_text()
     assert told.startswith("no rank has got on for ")
     for each in where:
@@ -151,5 +151,5 @@ def slow() -> Any:
 
 def test_a_window_and_an_evaluation_that_take_longer_than_the_limit_are_left_alone(tmp_path: Path) -> None:
     assert PARTS * STEP_S > LIMIT_S
-    run_ranks(3, make_runs, str(tmp_path), slow, deadline_s=180)
+    run_ranks(3, make_runs, str(tmp_path), slow)
     assert not (tmp_path / "told").exists()

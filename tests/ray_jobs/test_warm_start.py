@@ -80,7 +80,7 @@ def test_the_next_experiment_starts_in_the_same_processes_and_the_loss_of_one_co
         family = service.family()
         assert idle_ranks(service)
         assert service.end(signal.SIGINT) in {0, 130}
-        _, alive = psutil.wait_procs(family, timeout=10)
+        _, alive = psutil.wait_procs(family, timeout=60)
         assert [title(process) for process in alive if process.is_running()] == []
 
 
@@ -89,7 +89,7 @@ def test_a_cancel_ends_the_group_and_an_idle_one_goes_with_its_time(tmp_path: Pa
         long = service.submit(LONG)
         service.wait_for(long, {"running"})
         held = ranks(service)
-        assert httpx.post(f"{service.url}/v1/experiments/{long}/cancel", timeout=10).status_code == 202
+        assert httpx.post(f"{service.url}/v1/experiments/{long}/cancel", timeout=60).status_code == 202
         assert service.wait_for(long, ENDED)["state"] == "cancelled"
         next_one = made(service)
         assert next_one["attempts"][0]["warm"] is False
@@ -102,6 +102,6 @@ def test_a_cancel_ends_the_group_and_an_idle_one_goes_with_its_time(tmp_path: Pa
 def test_without_the_option_nothing_stays(tmp_path: Path) -> None:
     with running_service(tmp_path, GHOSTWATT_KEEP_GROUP_S="0") as service:
         first = made(service)
-        wait_until(lambda: not ranks(service), 30, "end of the group", service.tell)
+        wait_until(lambda: not ranks(service), 120, "end of the group", service.tell)
         second = made(service)
         assert [a["warm"] for e in (first, second) for a in e["attempts"]] == [False, False]

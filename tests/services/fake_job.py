@@ -32,8 +32,6 @@ Gate = Literal["begin", "running", "finishing"]
 
 PATIENCE_S = 120.0
 """Seconds for which everything is tried again, as in a real job."""
-ROOM_S = 5.0
-"""Seconds for which it waits for room on the disk at its end."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +42,8 @@ class Behaviour:
     """Between two events."""
     window_s: float = 1.0
     """Length of each simulated training window, and with that the number of its power readings."""
+    room_s: float = PATIENCE_S
+    """Seconds for which it waits for room on the disk at its end."""
 
 
 def run(environment: dict[str, str], folder: Path, name: str, behaviour: Behaviour) -> None:
@@ -54,8 +54,10 @@ def run(environment: dict[str, str], folder: Path, name: str, behaviour: Behavio
         os.dup2(log.fileno(), sys.stderr.fileno())
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, force=True)
     threading.Thread(target=_die_with_the_head, daemon=True).start()
-    (folder / f"{name}.environment").write_text(json.dumps(environment))
-    threading.Thread(target=_mind_the_disk, args=(folder,), daemon=True).start()
+    told = folder / f"{name}.environment.part"
+    told.write_text(json.dumps(environment))
+    told.replace(told.with_suffix(""))  # whole as soon as it is there
+    threading.Thread(target=_mind_the_disk, args=(folder, name), daemon=True).start()
     hold(folder, "begin")
     try:
         job, group = JobEnvironment.read(environment), GroupEnvironment.read(environment)
@@ -123,7 +125,7 @@ def _work(job: JobEnvironment, assignment: Assignment, folder: Path, behaviour: 
         hold(folder, "running")
         for run in assignment.runs:
             say(simulated.run(run, Figures(window_s=behaviour.window_s)))
-        unwritten = [told for voice in voices.values() if (told := voice.flush(ROOM_S)) is not None]
+        unwritten = [told for voice in voices.values() if (told := voice.flush(behaviour.room_s)) is not None]
         if unwritten:
             raise SpoolError("; ".join(unwritten))
         delivered = reporter.drain(PATIENCE_S)
@@ -134,12 +136,20 @@ def _work(job: JobEnvironment, assignment: Assignment, folder: Path, behaviour: 
         return reporter.drain(PATIENCE_S) and delivered
 
 
-def _mind_the_disk(folder: Path) -> None:
-    """A write beyond the limit fails as one on a full disk does (EFBIG); Python ignores the signal."""
+def _mind_the_disk(folder: Path, name: str) -> None:
+    """A write beyond the limit fails as one on a full disk does (EFBIG); Python ignores the signal.
+
+    Meanwhile `<name>.no-room` lies in the folder.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    noticed = folder / f"{name}.no-room"
     while True:
         is_full = (folder / "disk-full").exists()
         resource.setrlimit(resource.RLIMIT_FSIZE, (0 if is_full else most, most))
+        if is_full:
+            noticed.touch()
+        else:
+            noticed.unlink(missing_ok=True)
         time.sleep(0.02)
 
 

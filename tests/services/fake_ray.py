@@ -44,6 +44,8 @@ class Control:
     """Whether a slow submission is carried out before the wait, or after it."""
     status: int = 200
     """What it answers instead of doing anything, if not 200."""
+    submission_status: int = 200
+    """The same of submissions alone."""
     cpus: int = 64
     """What its only node has."""
 
@@ -87,9 +89,9 @@ class Head:
     def submit(self, told: Mapping[str, Any]) -> tuple[int, object]:
         name = told["submission_id"]
         with self.lock:
-            self.submissions.append(name)
             if name in self.jobs:
                 return 400, f"Job with submission_id {name} already exists."
+            self.submissions.append(name)
             process = self._context.Process(
                 target=fake_job.run,
                 args=(told["runtime_env"]["env_vars"], self.folder, name, self.behaviour),
@@ -155,7 +157,10 @@ def handler_of(head: Head) -> type[BaseHTTPRequestHandler]:
             control = head.control
             if control.slow_s and not (self._is_submission and control.submit_first):
                 time.sleep(control.slow_s)
-            status, answer = (control.status, "told to fail") if control.status != 200 else self._do(told)
+            failing = control.status
+            if failing == 200 and self._is_submission:
+                failing = control.submission_status
+            status, answer = (failing, "told to fail") if failing != 200 else self._do(told)
             if control.slow_s and self._is_submission and control.submit_first:
                 time.sleep(control.slow_s)
             self._say(status, answer)
@@ -246,10 +251,11 @@ class FakeRay:
 
     @contextmanager
     def disk_full(self) -> Iterator[None]:
-        """No job can write another byte meanwhile."""
+        """No job can write another byte meanwhile; those that run have noticed."""
         file = self.folder / "disk-full"
         file.touch()
         try:
+            wait_until(self._has_no_room, UP_S, "a disk that all jobs find full", self.tell)
             yield
         finally:
             file.unlink()
@@ -271,6 +277,9 @@ class FakeRay:
 
     def tell(self) -> str:
         return (self.folder / "head.log").read_text(errors="replace")[-3000:]
+
+    def _has_no_room(self) -> bool:
+        return all((self.folder / f"{name}.no-room").exists() for name in self.running())
 
     def _answers(self) -> bool:
         try:

@@ -1,7 +1,6 @@
 """Real services, a real database and jobs that are processes, to be killed; and what must be true afterwards."""
 
 import signal
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -135,14 +134,17 @@ class FaultBench:
                 .where(EventRow.experiment_id == identifier, *FROM_JOBS)
             ).scalar_one()
 
-    def landed_at_last(self, identifiers: Iterable[str], still_s: float = 2.0) -> int:
-        """The same of several, once nothing more has come for some seconds: what was on its way has arrived."""
-        wanted = list(identifiers)
-        while True:
-            landed = sum(map(self.landed, wanted))
-            time.sleep(still_s)
-            if sum(map(self.landed, wanted)) == landed:
-                return landed
+    def all_landed(self, identifiers: Iterable[str]) -> int:
+        """The same of several, once all that their jobs have on their disks has arrived."""
+        wanted = set(identifiers)
+
+        def landed() -> int | None:
+            told = sum(len(each.events) for each in said(self.head.folder) if each.experiment_id in wanted)
+            found = sum(map(self.landed, wanted))
+            return found if found == told else None
+
+        number: int = self.wait_until(landed, "all that was said")
+        return number
 
     def settled(self, identifiers: Iterable[str]) -> list[tuple[str, str | None]]:
         """Waits until all have ended and their jobs too, and looks whether all is as it must be.

@@ -1,6 +1,7 @@
 """What tests of a followed experiment need: a cluster that answers what it is told to, and a clock that stands."""
 
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -39,9 +40,12 @@ class FakeCluster:
         self.submitted: list[str] = []
         self.stopped: list[str] = []
         self.has = Capacity(cpus=8, gpus=0)
+        self.requests: list[str] = []
+        """What it was asked, in order; and `keep` where the follower let others have their turn."""
         self.printed = "Traceback\nValueError: no"
 
     def submit(self, job: str, *, python: str, environment: dict[str, str], name: str) -> None:
+        self.requests.append("submit")
         assert set(environment) == set(JobVariable)
         self.submitted.append(job)
         self.environments[job] = environment
@@ -56,21 +60,25 @@ class FakeCluster:
             raise error
 
     def status(self, job: str) -> JobStatus | None:
+        self.requests.append("status")
         error = self.asking.pop(0) if self.asking else None
         if error is not None:
             raise error
         return self.jobs.get(job)
 
     def stop(self, job: str) -> None:
+        self.requests.append("stop")
         error = self.stopping.pop(0) if self.stopping else None
         if error is not None:
             raise error
         self.stopped.append(job)
 
     def log(self, job: str, first_byte: int = 0, most: int = 0) -> LogPart | None:
+        self.requests.append("log")
         return LogPart(0, self.printed.encode(errors="surrogatepass"))
 
     def capacity(self) -> Capacity:
+        self.requests.append("capacity")
         return self.has
 
     def dashboard_url(self, job: str) -> str:
@@ -94,15 +102,23 @@ class Bench:
     def next(self, document: ExperimentSpec | None = None) -> None:
         """Submits another experiment, and follows that from now on."""
         self.id = experiments.submit(self.db, document or spec())
-        lease = leases.claim(self.db, "a", 60)
+        lease = leases.claim(self.db, "a", 3_600)
         assert lease is not None
         self.follower = self.followed_by(lease)
 
     def followed_by(self, lease: leases.Lease) -> Follower:
-        return Follower(self.db, lease, self.settings, clock_s=lambda: self.clock_s)
+        def keep() -> None:
+            self.cluster.requests.append("keep")
+
+        return Follower(self.db, lease, self.settings, keep=keep, clock_s=lambda: self.clock_s)
 
     def step(self) -> bool:
-        return self.follower.step(cast(Cluster, self.cluster))
+        """One step, in which no lease runs out: each of its requests may take as long as one may."""
+        self.cluster.requests.clear()
+        has_more = self.follower.step(cast(Cluster, self.cluster))
+        pairs = list(pairwise(self.cluster.requests))
+        assert all("keep" in pair or pair == ("log", "log") for pair in pairs), pairs
+        return has_more
 
     def steps_to_the_end(self, most: int = 20) -> None:
         """Steps, with a minute between them, until there is no more to do."""

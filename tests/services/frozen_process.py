@@ -15,8 +15,8 @@ from services.errors import DatabaseUnavailable
 from services.holds import held
 from services.tables import Experiment
 
-IDLE_IN_TRANSACTION_S = 10.0
-"""As `services.engines` has it, in seconds that a test can wait."""
+IDLE_IN_TRANSACTION_S = 20.0
+"""As `services.engines` has it."""
 
 
 def main(url: str) -> None:

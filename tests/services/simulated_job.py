@@ -274,7 +274,7 @@ def uuid(rank: int) -> str:
 def begun(db: Database, experiment: ExperimentSpec | None = None) -> tuple[str, Lease, SimulatedJob]:
     """Submits an experiment and begins its first attempt, as a dispatcher would."""
     identifier = experiments.submit(db, experiment or spec())
-    lease = leases.claim(db, "dispatcher", 60)
+    lease = leases.claim(db, "dispatcher", 3_600)
     assert lease is not None
     assert lease.experiment_id == identifier
     leases.begin_attempt(db, lease)

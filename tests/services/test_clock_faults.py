@@ -79,12 +79,12 @@ def test_a_stepped_clock_ends_and_restarts_nothing(
 ) -> None:
     bench.start(**clock.environment)
     deadlines = {"scheduling_deadline_s": 600, "deadline_s": 1_800}
-    with bench.head.held("begin"):
-        starting = bench.submit(resources=deadlines)
-        bench.wait_for_state(starting, ExperimentState.STARTING)
-        clock.step(step_s / 2)
-        bench.wait_for_renewal(starting)
     with bench.head.held("running"):
+        with bench.head.held("begin"):
+            starting = bench.submit(resources=deadlines)
+            bench.wait_for_state(starting, ExperimentState.STARTING)
+            clock.step(step_s / 2)
+            bench.wait_for_renewal(starting)
         running = bench.submit(resources=deadlines)
         for identifier in (starting, running):
             bench.wait_for_state(identifier, ExperimentState.RUNNING)
@@ -115,13 +115,12 @@ def test_a_clock_that_is_set_back_does_not_keep_what_was_given_back(
     bench: FaultBench, clock: SteppedClock
 ) -> None:
     bench.start(**clock.environment)
-    bench.head.control(slow_s=8)
+    bench.head.control(submission_status=500)
     identifier = bench.submit()
     bench.wait_for_state(identifier, ExperimentState.LEASED)
-    bench.head.control(slow_s=0, status=500)
     bench.services.pop("a").end(signal.SIGTERM)
     assert bench.state(identifier) == ExperimentState.QUEUED
     clock.step(-3_600)
-    bench.head.control(status=200)
+    bench.head.control(submission_status=200)
     bench.start(**clock.environment)
     assert bench.settled([identifier]) == [SUCCEEDED]

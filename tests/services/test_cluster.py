@@ -82,7 +82,7 @@ def ray() -> Iterator[FakeRay]:
 
 @pytest.fixture
 def cluster(ray: FakeRay) -> Iterator[Cluster]:
-    with Cluster(ray.address, "secret", timeout_s=5) as cluster:
+    with Cluster(ray.address, "secret", timeout_s=60) as cluster:
         yield cluster
 
 

@@ -1,6 +1,7 @@
 """The database: what both kinds promise, and what SQLite needs for it."""
 
 import contextlib
+import sqlite3
 import threading
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from sqlalchemy import URL, insert, select, text, update
 from sqlalchemy.exc import IntegrityError, StatementError
 
-from services import heartbeats
+from services import engines, heartbeats
 from services.database import Database, now
 from services.errors import DatabaseError, DatabaseUnavailable
 from services.tables import Heartbeat, Run, Switch
@@ -152,6 +153,27 @@ def test_sqlite_keeps_a_write_ahead_log_and_waits_when_busy(tmp_path: Path) -> N
             for name in ("journal_mode", "foreign_keys", "busy_timeout", "synchronous")
         }
     assert pragmas == {"journal_mode": "wal", "foreign_keys": 1, "busy_timeout": 10_000, "synchronous": 2}
+
+
+def test_a_new_sqlite_file_that_another_process_opens_in_the_same_moment_is_waited_for(
+    tmp_path: Path,
+) -> None:
+    """SQLite refuses one of them at once, as here a connection without patience is refused while another reads."""
+    file = tmp_path / "a.db"
+    with (
+        contextlib.closing(sqlite3.connect(file, isolation_level=None, check_same_thread=False)) as first,
+        contextlib.closing(sqlite3.connect(file, isolation_level=None, timeout=0)) as second,
+    ):
+        first.execute("CREATE TABLE made (x)")
+        first.execute("BEGIN")
+        first.execute("SELECT * FROM made").fetchall()
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            second.execute("PRAGMA journal_mode = WAL")
+        over = threading.Timer(0.3, first.execute, ["COMMIT"])
+        over.start()
+        engines.keep_a_log_ahead(second.cursor())
+        over.join()
+        assert second.execute("PRAGMA journal_mode").fetchall() == [("wal",)]
 
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:////a.db?mode=ro"])

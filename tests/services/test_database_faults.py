@@ -21,8 +21,9 @@ from tests.services.fake_job import Behaviour
 from tests.services.fault_bench import SUCCEEDED, FaultBench, faults
 
 AWAY_S = 4.0
-LONG_S = 15.0
-"""Longer than a write waits, and than a lease lasts."""
+SILENCE_S = 20.0
+LONG_S = 25.0
+"""Longer than a write waits, than a lease lasts and than jobs may be silent."""
 
 pytestmark = pytest.mark.timeout(900)  # services are started several times, on machines that may be busy
 
@@ -38,7 +39,8 @@ def test_what_happens_while_the_database_is_away_lands_when_it_is_back(
     bench: FaultBench, away_s: float
 ) -> None:
     """Experiments are queued, start, run and end meanwhile."""
-    bench.start(GHOSTWATT_RAY_MAX_ACTIVE="2", GHOSTWATT_SILENCE_DEADLINE_S="10")
+    silence_s = 60 if away_s == AWAY_S else SILENCE_S
+    bench.start(GHOSTWATT_RAY_MAX_ACTIVE="2", GHOSTWATT_SILENCE_DEADLINE_S=f"{silence_s:g}")
     with bench.head.held("running"):
         ids = [bench.submit() for _ in range(3)]
         for identifier in ids[:2]:
@@ -98,8 +100,8 @@ def _refusing_connections(url: URL) -> Iterator[None]:
     try:
         with administrator.connect() as connection:
             connection.execute(text(f'ALTER DATABASE "{url.database}" ALLOW_CONNECTIONS false'))
-            end_sessions(connection, url.database)
             try:
+                end_sessions(connection, url.database)
                 yield
             finally:
                 connection.execute(text(f'ALTER DATABASE "{url.database}" ALLOW_CONNECTIONS true'))

@@ -1,6 +1,7 @@
 """Submitting, reading, listing, cancelling and deleting experiments."""
 
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -271,6 +272,7 @@ def test_timings_are_summed_over_attempts_and_each_attempt_has_its_own(database:
     leases.begin_attempt(database, lease)
     leases.mark_starting(database, lease, "job-2")
     leases.begin_attempt(database, lease, reason=Reason.JOB_UNKNOWN)
+    began_s = time.monotonic()
     with database.write() as session:
         start = now(session) - timedelta(seconds=100)
 
@@ -288,13 +290,16 @@ def test_timings_are_summed_over_attempts_and_each_attempt_has_its_own(database:
         third.leased_at, third.reached_at = at(70), at(80)
     (listed,) = experiments.list_experiments(database).items
     found = experiments.get(database, identifier)
+    late_s = time.monotonic() - began_s + 1e-3
     for timings in (found.timings, listed.timings):
         spans = (timings.queued_s, timings.cluster_s, timings.start_up_s, timings.set_up_s, timings.running_s)
-        assert spans == pytest.approx((30, 20, 27, 3, 20), abs=5)
         assert None not in spans
+        # The third attempt still starts up.
+        assert (*spans[:2], *spans[3:]) == pytest.approx((30, 20, 3, 20))
+        assert 27 - 1e-3 <= (timings.start_up_s or 0) <= 27 + late_s
         assert timings.total_s == pytest.approx(sum(span or 0 for span in spans), abs=1e-3)
     assert (found.phase.name, found.phase.since) == ("start_up", at(80))
-    assert found.phase.elapsed_s == pytest.approx(20, abs=5)
+    assert 20 - 1e-3 <= (found.phase.elapsed_s or 0) <= 20 + late_s
     assert [(each.queued_s, each.cluster_s, each.start_up_s, each.set_up_s) for each in found.attempts] == [
         (10, None, None, None),
         (20, 5, 7, 3),

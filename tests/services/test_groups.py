@@ -10,11 +10,11 @@ from sqlalchemy import select, update
 
 from phantom_core.capacity import Capacity
 from phantom_core.protocol import GroupEnded, NextAnswer, NextRequest, Reason
-from services import assignments, experiments, group_calls, groups, job_logs, keys, leases
+from services import assignments, experiments, following, group_calls, groups, job_logs, keys, leases
 from services.cluster import Cluster, JobStatus
 from services.database import Database
 from services.errors import KeyLacksScope, KeyRefused, NotFound
-from services.following import HANDOVER_S, job_id
+from services.following import job_id
 from services.keys import Scope
 from services.states import GroupState
 from services.tables import Experiment, WorkerGroup
@@ -27,6 +27,7 @@ def bench(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     # Time passes as the tests say, not as a busy machine does.
     for limit in ("FRESH_S", "COMES_BACK_S", "SUSPECT_S", "NEGLECTED_S", "FORGOTTEN_S"):
         monkeypatch.setattr(groups, limit, 8 * getattr(groups, limit))
+    monkeypatch.setattr(following, "HANDOVER_S", 8 * following.HANDOVER_S)
     return Bench(database, tmp_path, keep_group_s=480)
 
 
@@ -278,10 +279,7 @@ def test_a_group_that_has_gone_on_is_not_stopped_for_what_it_made_before(bench: 
 
 @pytest.mark.parametrize("how", ["FAILED", "SUCCEEDED", "STOPPED", None])
 @pytest.mark.parametrize("asked", [False, True])
-def test_a_group_lost_while_handing_over_costs_no_attempt(
-    database: Database, tmp_path: Path, how: str | None, asked: bool
-) -> None:
-    bench = Bench(database, tmp_path, keep_group_s=60)
+def test_a_group_lost_while_handing_over_costs_no_attempt(bench: Bench, how: str | None, asked: bool) -> None:
     bench.settings = bench.settings.model_copy(update={"attempts": 1})
     group = bench.idle_group()
     bench.next()
@@ -324,10 +322,10 @@ def test_a_group_that_does_not_take_what_it_is_offered_gets_nothing(bench: Bench
     group = bench.idle_group()
     bench.next()
     bench.step()
-    ages(bench, HANDOVER_S / 2)  # the rest is for a busy machine, whose time passes too
+    ages(bench, following.HANDOVER_S / 2)  # the rest is for a busy machine, whose time passes too
     assert bench.step()
     assert bench.experiment.attempt == 1
-    ages(bench, HANDOVER_S / 2)
+    ages(bench, following.HANDOVER_S / 2)
     assert bench.step()
     assert bench.asks(group, group).action == "end"
     assert bench.step()
@@ -515,3 +513,24 @@ def test_a_cluster_that_answers_nothing_changes_no_group(bench: Bench) -> None:
         assert bench.follower.step(cast(Cluster, bench.cluster))
     assert states(bench) == {group: GroupState.OFFERED}
     assert isinstance(bench.asks(group, group), NextAnswer)
+
+
+def test_a_group_that_becomes_idle_while_ray_is_asked_about_it_is_not_ended(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was starting when the follower looked; its experiment ends while Ray takes its time to answer."""
+    assert bench.step()
+    assert bench.experiment.state == "starting"
+    ask = bench.cluster.status
+
+    def status(name: str) -> JobStatus | None:
+        job = bench.job()
+        deliver(bench.db, job, job.everything())
+        assert bench.asks(bench.id, bench.id).action == "wait"
+        return ask(name)
+
+    monkeypatch.setattr(bench.cluster, "status", status)
+    bench.ray_says("RUNNING")
+    bench.step()
+    assert bench.experiment.state == "succeeded"
+    assert states(bench) == {bench.id: GroupState.IDLE}

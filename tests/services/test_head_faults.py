@@ -68,9 +68,9 @@ def test_a_head_that_comes_back_without_its_jobs_gets_them_again(bench: FaultBen
 
 
 def test_with_the_head_gone_for_good_every_experiment_ends_at_its_deadline(bench: FaultBench) -> None:
-    service = bench.start(GHOSTWATT_RAY_MAX_ACTIVE="2", GHOSTWATT_SILENCE_DEADLINE_S="4")
+    service = bench.start(GHOSTWATT_RAY_MAX_ACTIVE="2", GHOSTWATT_SILENCE_DEADLINE_S="20")
     with bench.head.held("running"):
-        running = bench.submit(resources={"deadline_s": 15})
+        running = bench.submit(resources={"deadline_s": 30})
         bench.wait_for_state(running, ExperimentState.RUNNING)
         bench.head.kill()
     bench.wait_until(service.is_degraded, "a service that misses its cluster")
@@ -85,14 +85,14 @@ def test_with_service_and_head_killed_and_the_head_gone_for_good_what_ran_ends_a
     bench: FaultBench,
 ) -> None:
     """Whoever comes next takes it over without a cluster, and can end it, on its own or on request."""
-    bench.start(GHOSTWATT_SILENCE_DEADLINE_S="4")
+    bench.start(GHOSTWATT_SILENCE_DEADLINE_S="20")
     with bench.head.held("running"):
-        ids = [bench.submit(resources={"deadline_s": 20}), bench.submit()]
+        ids = [bench.submit(resources={"deadline_s": 45}), bench.submit()]
         for identifier in ids:
             bench.wait_for_state(identifier, ExperimentState.RUNNING)
         bench.kill()
         bench.head.kill()
-    service = bench.start_without_a_cluster(GHOSTWATT_SILENCE_DEADLINE_S="4")
+    service = bench.start_without_a_cluster(GHOSTWATT_SILENCE_DEADLINE_S="20")
     service.post(f"/v1/experiments/{ids[1]}/cancel")
     assert bench.settled(ids) == [("lost", "deadline"), ("cancelled", "cancelled_by_user")]
 
@@ -141,10 +141,10 @@ def test_a_service_that_stood_still_past_its_lease_changes_nothing_when_it_goes_
         ids = [bench.submit("a") for _ in range(2)]
         for identifier in ids:
             bench.wait_for_state(identifier, ExperimentState.STARTING, ExperimentState.RUNNING)
+        (owner,) = bench.owners()
         bench.start("b")
         for identifier in ids:
             bench.wait_for_state(identifier, ExperimentState.RUNNING)
-        (owner,) = bench.owners()
         frozen = bench.freeze("a")
     bench.wait_until(lambda: owner not in bench.owners(), "another owner of both")
     frozen.process.send_signal(signal.SIGCONT)

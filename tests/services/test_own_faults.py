@@ -25,9 +25,9 @@ def test_a_fault_in_following_one_experiment_costs_the_others_nothing_and_it_end
     bench: FaultBench,
 ) -> None:
     faulty = bench.folder / "faulty"
-    service = bench.start(module=MODULE, FAULTY_FOR=str(faulty), GHOSTWATT_SILENCE_DEADLINE_S="3")
+    service = bench.start(module=MODULE, FAULTY_FOR=str(faulty), GHOSTWATT_SILENCE_DEADLINE_S="15")
     with bench.head.held("running"):
-        ids = [bench.submit(resources={"deadline_s": 12}), bench.submit()]
+        ids = [bench.submit(resources={"deadline_s": 30}), bench.submit()]
         for identifier in ids:
             bench.wait_for_state(identifier, ExperimentState.RUNNING)
         faulty.write_text("\n".join(ids))

@@ -265,7 +265,7 @@ def test_a_service_killed_between_any_two_steps_leaves_the_blocks_as_they_came(
         target=_join_and_die, args=(database_url, some(database), point)
     )
     process.start()
-    process.join(60)
+    process.join(300)
     assert process.exitcode == -signal.SIGKILL
     assert blocks(database) == kept
     assert same(readings(database), before)

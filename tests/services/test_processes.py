@@ -53,7 +53,7 @@ class Started:
             start_new_session=True,
         )
         self.leader = psutil.Process(self.popen.pid)
-        end_at = time.monotonic() + 30
+        end_at = time.monotonic() + 120
         while not file.exists():
             assert time.monotonic() < end_at, "the process did not start"
             time.sleep(0.02)
@@ -74,7 +74,7 @@ class Started:
         self.popen.wait()
         for process in command:
             process.kill()
-            process.wait(5)
+            process.wait(60)
 
     def close(self) -> None:
         command = self.command if self.leader.is_running() else set()
@@ -117,7 +117,7 @@ def test_a_daemon_whose_leader_is_gone_is_found_by_its_mark(started: Started) ->
 
 def test_orphans_that_end_are_reaped(started: Started) -> None:
     started.hidden.kill()
-    started.hidden.wait(5)
+    started.hidden.wait(60)
     assert not psutil.pid_exists(started.hidden.pid)
 
 
@@ -133,7 +133,7 @@ def test_the_caller_and_its_session_are_never_part_of_a_family() -> None:
     environment = os.environ | {VARIABLE: mark}
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=environment) as child:
         try:
-            end_at = time.monotonic() + 30
+            end_at = time.monotonic() + 120
             # Until it has executed, it still has the environment of this process.
             while not (found := family(None, VARIABLE, mark)):
                 assert time.monotonic() < end_at
@@ -151,7 +151,7 @@ def test_who_does_not_heed_the_request_is_ended(tmp_path: Path) -> None:
         "pathlib.Path(sys.argv[1]).touch(); time.sleep(300)"
     )
     with subprocess.Popen([sys.executable, "-c", script, str(ready)]) as child:
-        end_at = time.monotonic() + 30
+        end_at = time.monotonic() + 120
         while not ready.exists():
             assert time.monotonic() < end_at
             time.sleep(0.02)

@@ -55,7 +55,7 @@ def listening(processes: set[psutil.Process]) -> set[str]:
 
 def test_a_head_lives_on_loopback_behind_a_token_is_adopted_and_leaves_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "ray"
-    with RayHead(folder) as head:
+    with RayHead(folder, startup_deadline_s=300) as head:
         assert head.alive()
         told, family_of_head = record(folder), members(folder)
         assert (folder / "token").stat().st_mode & 0o777 == 0o600
@@ -64,11 +64,11 @@ def test_a_head_lives_on_loopback_behind_a_token_is_adopted_and_leaves_nothing(t
         assert addresses
         assert {address for address in addresses if not address.startswith(LOOPBACK)} == set()
 
-        assert httpx.get(f"{head.address}/api/jobs/", timeout=10).status_code == 401
+        assert httpx.get(f"{head.address}/api/jobs/", timeout=60).status_code == 401
         wrong = {"Authorization": "Bearer " + "0" * 64}
-        assert httpx.get(f"{head.address}/api/jobs/", headers=wrong, timeout=10).status_code in {401, 403}
+        assert httpx.get(f"{head.address}/api/jobs/", headers=wrong, timeout=60).status_code in {401, 403}
         right = {"Authorization": f"Bearer {head.token}"}
-        assert httpx.get(f"{head.address}/api/jobs/", headers=right, timeout=10).json() == []
+        assert httpx.get(f"{head.address}/api/jobs/", headers=right, timeout=60).json() == []
 
         look_at_a_long_log(head, tmp_path)
 
@@ -81,7 +81,7 @@ def test_a_head_lives_on_loopback_behind_a_token_is_adopted_and_leaves_nothing(t
         # The leader's death is seen, though nobody waits for it, and the next start ends what it left.
         leader = leader_of(folder)
         leader.kill()
-        wait_until(lambda: leader.status() == psutil.STATUS_ZOMBIE, 10, "end of the leader")
+        wait_until(lambda: leader.status() == psutil.STATUS_ZOMBIE, 120, "end of the leader")
         assert not second.alive()
         assert not head.alive()
     second.stop()
@@ -104,7 +104,10 @@ def look_at_a_long_log(head: RayHead, folder: Path) -> None:
     # Ray itself waits 10 s for a node's agent.
     with Cluster(head.address, head.token, timeout_s=60) as patient:
         patient.submit("prints-much", python=str(script), environment={}, name="prints much")
-    with Cluster(head.address, head.token) as cluster, mock.patch.object(Cluster, "_whole_log") as whole:
+    with (
+        Cluster(head.address, head.token, timeout_s=60) as cluster,
+        mock.patch.object(Cluster, "_whole_log") as whole,
+    ):
         wait_until(lambda: _state(cluster, "prints-much") == "SUCCEEDED", 120, "the end of the job")
         part = cluster.log("prints-much", 0, 1_000)
         assert part is not None

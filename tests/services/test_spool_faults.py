@@ -15,8 +15,8 @@ pytestmark = pytest.mark.timeout(900)  # services are started several times, on 
 
 
 @pytest.fixture
-def bench(tmp_path: Path, database_url: str) -> Iterator[FaultBench]:
-    with faults(tmp_path, database_url, Behaviour(pause_s=0.02)) as bench:
+def bench(request: pytest.FixtureRequest, tmp_path: Path, database_url: str) -> Iterator[FaultBench]:
+    with faults(tmp_path, database_url, Behaviour(pause_s=0.02, **getattr(request, "param", {}))) as bench:
         yield bench
 
 
@@ -27,13 +27,14 @@ def test_what_is_said_while_the_disk_is_full_lands_when_there_is_room(bench: Fau
         bench.wait_for_state(identifier, ExperimentState.RUNNING)
     bench.wait_until(lambda: bench.landed(identifier) > 5, "some events")
     with bench.head.disk_full():
-        before = bench.landed_at_last([identifier])
+        before = bench.all_landed([identifier])
         time.sleep(1)
         assert bench.landed(identifier) == before, "nothing reaches the disk"
     assert bench.settled([identifier]) == [SUCCEEDED]
     assert bench.started() == [identifier]
 
 
+@pytest.mark.parametrize("bench", [{"room_s": 5.0}], indirect=True)
 def test_a_job_that_could_not_write_down_what_it_did_is_made_again_and_says_why(bench: FaultBench) -> None:
     service = bench.start()
     with ExitStack() as faults_of_disk:

@@ -8,7 +8,7 @@ from phantom_core.protocol import Event, PowerSamples, RunFinished, Window
 from services import runs
 from services.database import Database
 from services.views import RunView
-from tests.services.simulated_job import Figures, begun, deliver, spec
+from tests.services.simulated_job import Figures, begun, deliver, spec, uuid
 
 Change = Callable[[Event], Iterator[Event]]
 
@@ -290,6 +290,27 @@ def test_net_energy_is_never_below_zero_by_more_than_its_bound(
     assert run.idle_power_mw == pytest.approx(times * 2 * 50_000.0)
     assert (run.energy_net_mj, run.flags) == (net_mj, flags)
     assert (net_mj is None) == ("net energy is unknown" in (run.energy_reason or ""))
+
+
+def test_net_energy_takes_each_board_s_idle_power_for_that_board_s_own_seconds(database: Database) -> None:
+    """One rank was held up at both edges of a window: its board idled while nobody looked at the other."""
+    late_s = 3.0
+
+    def held_up(event: Event) -> Iterator[Event]:
+        window = event.payload
+        if isinstance(window, Window) and window.phase == "training" and window.device_uuid == uuid(1):
+            idled_mj = 50_000.0 * late_s
+            changes = {
+                "duration_s": window.duration_s + late_s,
+                "energy_mj": (window.energy_mj or 0.0) + idled_mj,
+            }
+            event = event.model_copy(update={"payload": window.model_copy(update=changes)})
+        yield event
+
+    sound, late = summary(database), summary(database, held_up)
+    assert (late.energy_training_mj or 0.0) > (sound.energy_training_mj or 0.0)
+    assert late.energy_net_mj == pytest.approx(sound.energy_net_mj)
+    assert late.energy_net_mj == pytest.approx(2_000_000.0)
 
 
 def test_an_eager_step_on_a_gpu_is_flagged_if_a_graph_was_wanted(database: Database) -> None:

@@ -21,7 +21,7 @@ def test_importing_the_meters_loads_neither_the_driver_nor_torch() -> None:
         "print([name for name in ('pynvml', 'torch', 'ray', 'amdsmi') if name in sys.modules])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=240
     )
     assert done.stdout.strip() == "[]"
 
@@ -39,7 +39,7 @@ def test_without_a_driver_a_board_is_unreadable_with_the_reason(tmp_path: Path) 
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.stdout.startswith("None None NVML can't be opened: no NVIDIA driver is installed")
 
@@ -94,8 +94,11 @@ def test_the_same_board_is_metered_whatever_the_process_may_compute_on(
 FORK = f"""
 import json, os, time
 from phantom_core.flags import Flag
+from phantom_core.meters import accumulator
 from phantom_core.meters.choose import MeterRequest, open_meter
 from phantom_core.meters.windows import window_energy
+
+accumulator.LONGEST_PAUSE_S = 60.0  # on a machine that is busy with something else
 
 def told(energy):
     return [energy.energy_mj is not None, list(energy.flags), energy.reason]
@@ -106,7 +109,10 @@ with open_meter(MeterRequest("cuda", uuid={UUID!r})) as meter:
     child = os.fork()
     if child == 0:
         first = meter.read_energy()
-        time.sleep(PAUSE_S)
+        if COUNTS_ITSELF:  # which takes a thread, and none comes along through a fork
+            before = meter._accumulator._energy_mj
+            while meter._accumulator._energy_mj == before:
+                time.sleep(0.01)
         while (last := meter.read_energy()).energy_mj == first.energy_mj:
             pass
         windows = [told(window_energy(start, last)), told(window_energy(first, last))]
@@ -125,8 +131,7 @@ def test_after_a_fork_child_and_parent_read_on_but_no_window_spans_the_fork(
     nvml_stub: NvmlStub, tmp_path: Path, counter: bool
 ) -> None:
     failures = () if counter else (Failure("nvmlDeviceGetTotalEnergyConsumption", NOT_SUPPORTED),)
-    # Longer than integrated power may go unread, so that a child without a thread of its own would be found out.
-    code = FORK.replace("PAUSE_S", "0" if counter else "1.2")
+    code = FORK.replace("COUNTS_ITSELF", str(not counter))
     script = StubScript(boards=(StubBoard(failures=failures, period_s=0.02),), fork_unsafe=True)
     status, across, child, parent = json.loads(nvml_stub.run(code, script, tmp_path / "script"))
     assert status == 0
