@@ -104,14 +104,15 @@ def keep_a_log_ahead(cursor: sqlite3.Cursor) -> None:
     Of several that open a new file at one time, SQLite refuses all that find it half made, without waiting.
 
     Raises:
-        sqlite3.OperationalError: The file stayed locked for `BUSY_TIMEOUT_S`.
+        sqlite3.OperationalError: The file stayed locked for `BUSY_TIMEOUT_S`, or can't be used at all.
     """
     end_s = time.monotonic() + BUSY_TIMEOUT_S
     while True:
         try:
             cursor.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError:
-            if time.monotonic() > end_s:
+        except sqlite3.OperationalError as error:
+            is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+            if not is_busy or time.monotonic() > end_s:
                 raise
             time.sleep(0.01)
             continue

@@ -176,6 +176,20 @@ def test_a_new_sqlite_file_that_another_process_opens_in_the_same_moment_is_wait
         assert second.execute("PRAGMA journal_mode").fetchall() == [("wal",)]
 
 
+def test_a_sqlite_file_that_can_not_be_written_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "BUSY_TIMEOUT_S", 1e6)
+    file = tmp_path / "a.db"
+    with contextlib.closing(sqlite3.connect(file)) as made:
+        made.execute("CREATE TABLE made (x)")
+    with (
+        contextlib.closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as reading,
+        pytest.raises(sqlite3.OperationalError, match="readonly"),
+    ):
+        engines.keep_a_log_ahead(reading.cursor())
+
+
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:////a.db?mode=ro"])
 def test_a_sqlite_that_threads_can_not_share_is_refused(url: str) -> None:
     with pytest.raises(DatabaseError, match="names no plain file"):
