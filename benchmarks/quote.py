@@ -165,7 +165,9 @@ def meters(result: dict[str, Any]) -> str:
             difference = row["largest_difference_percent"]
             told = "no window that both could read"
             if difference is not None:
-                told = f"{abs(difference):.1g} % apart at most, within our ± {row['our_bound_percent']:.1f} %"
+                bound = row["our_bound_percent"]
+                how = "within" if abs(difference) <= bound else "more than"
+                told = f"{abs(difference):.1g} % apart at most, {how} our ± {bound:.1f} %"
             windows = f"{row['windows']} window(s) of {row['window_s']:.0f} s"
             lines.append(f"| energy against {row['peer']} {version}, {windows} | {told} |")
         elif row["measured"] == "calls":

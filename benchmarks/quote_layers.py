@@ -1,5 +1,6 @@
 """Tables of `layers.py`, as `quote.py` puts them into the documents."""
 
+import statistics
 from collections.abc import Callable
 from typing import Any
 
@@ -108,14 +109,19 @@ def _cells(row: Row) -> list[str]:
         _ratio(row, "energy_ratio"),
         f"{row['ms_per_step']:.2f}",
         _ratio(row, "time_ratio"),
-        "unknown"
-        if row["j_per_step"] is None
-        else f"{1_000 * row['j_per_step'] / row['ms_per_step'] / row['p']:.0f}",
+        "unknown" if row["j_per_step"] is None else f"{_power_w(row):.0f}",
         "unknown" if peak is None else f"{peak / 1e9:.1f}",
         f"{row['gemm_roofline_share']:.0%}",
         _exposed(row),
         f"{row['times_floor']:.2f} x {row['floor']['bound']}",
     ]
+
+
+def _power_w(row: Row) -> float:
+    """Watts of a board: the mean of its rounds, each of which has joules and milliseconds of its own."""
+    return statistics.fmean(
+        1_000 * each["j_per_step"] / each["ms_per_step"] / row["p"] for each in row["rounds"]
+    )
 
 
 def _exposed(row: Row) -> str:

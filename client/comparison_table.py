@@ -78,7 +78,7 @@ class ComparisonTable:
             table.add_column("rounds", justify="right", no_wrap=True)
         for _, title in self._columns if figures else ():
             table.add_column(title, justify="right", no_wrap=True)
-        baseline = [quantity(name, _baseline_mean(comparison.arms, name)) for name, _ in self._columns]
+        baseline = [self._baseline(name) for name, _ in self._columns]
         table.add_row(
             Text(f"{comparison.baseline} (baseline)"),
             *(["1", "", ""] if verdicts else []),
@@ -91,7 +91,7 @@ class ComparisonTable:
                 Text(verdict(metric), VERDICT_STYLES[metric.verdict]),
                 f"{metric.pairs}/{comparison.rounds_planned}",
             ]
-            means = [quantity(name, _arm_mean(arm, name)) for name, _ in self._columns]
+            means = [self._mean(arm, name) for name, _ in self._columns]
             table.add_row(
                 Text(f"{arm.arm} (control)" if arm.control_of else arm.arm),
                 *(said if verdicts else []),
@@ -99,12 +99,28 @@ class ComparisonTable:
             )
         return table
 
+    def _baseline(self, name: str) -> str:
+        """The baseline's mean; of arms that were paired in other rounds each has one of its own."""
+        means = _baseline_means(self._comparison.arms, name)
+        return quantity(name, means[0]) if len(means) == 1 else "by arm" if means else quantity(name, None)
+
+    def _mean(self, arm: ArmComparison, name: str) -> str:
+        metric = arm.metric(name)
+        told = quantity(name, None if metric is None else metric.arm_mean)
+        if metric is None or len(_baseline_means(self._comparison.arms, name)) < 2:
+            return told
+        return f"{told} : {quantity(name, metric.baseline_mean)}"
+
     def _notes(self) -> Iterator[Text]:
         comparison = self._comparison
         what = METRIC_WORDS.get(comparison.primary_metric, comparison.primary_metric)
         yield Text(f"paired by round on {what}; energy read by {method_label(comparison)}")
         if not comparison.final:
             yield Text(f"the experiment is {comparison.experiment_state}, so this may still change")
+        if any(len(_baseline_means(comparison.arms, name)) > 1 for name, _ in self._columns):
+            yield Text(
+                "a : b is an arm's mean and the baseline's in the same rounds, which are not those of every arm"
+            )
         if rounds := rounds_sentence(comparison):
             yield Text(rounds)
         for arm in comparison.arms:
@@ -184,14 +200,9 @@ def is_comparable(comparison: Comparison) -> bool:
     return any(arm.primary.verdict != "not_comparable" for arm in comparison.arms)
 
 
-def _arm_mean(arm: ArmComparison, name: str) -> float | None:
-    metric = arm.metric(name)
-    return None if metric is None else metric.arm_mean
-
-
-def _baseline_mean(arms: Sequence[ArmComparison], name: str) -> float | None:
-    for arm in arms:
-        metric = arm.metric(name)
-        if metric is not None and metric.baseline_mean is not None:
-            return metric.baseline_mean
-    return None
+def _baseline_means(arms: Sequence[ArmComparison], name: str) -> list[float]:
+    """What the baseline took in the rounds of each arm, each figure once."""
+    metrics = [arm.metric(name) for arm in arms]
+    return list(
+        dict.fromkeys(each.baseline_mean for each in metrics if each and each.baseline_mean is not None)
+    )

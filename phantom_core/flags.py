@@ -16,6 +16,7 @@ class Flag(StrEnum):
     SHORT_WINDOW = "short_window"
     IMPRECISE = "imprecise"
     FROM_STEADY = "from_steady"
+    TARGET_COARSE = "target_coarse"
     COUNTER_RESET = "counter_reset"
     METHOD_CHANGED = "method_changed"
     ENERGY_UNKNOWN = "energy_unknown"
@@ -35,6 +36,7 @@ class Flag(StrEnum):
     CLOCKS_DIFFER = "clocks_differ"
     DTYPE_DIFFERS = "dtype_differs"
     DATA_DIFFERS = "data_differs"
+    BATCH_DIFFERS = "batch_differs"
     LOSS_DIFFERS = "loss_differs"
     DRIFT = "drift"
     GRAPH_FALLBACK = "graph_fallback"
@@ -59,11 +61,18 @@ FLAGS: dict[Flag, FlagMeaning] = {
         "The windows last less than 10 s: a counter's edges alone can be some per cent of the figure.", False
     ),
     Flag.IMPRECISE: FlagMeaning(
-        "The bound on the meter's reading error is wider than `measurement.energy_precision` asks for.", False
+        "The bound on the meter's reading error is wider than `measurement.energy_precision` asks for, or so wide "
+        "that without it a comparison would show no difference.",
+        False,
     ),
     Flag.FROM_STEADY: FlagMeaning(
         "Energy to the target is its steps times the steady window's joules per step: training was cut by "
         "evaluations into windows too short for the meter.",
+        False,
+    ),
+    Flag.TARGET_COARSE: FlagMeaning(
+        "The target was looked for at evaluations so far apart that their distance is a larger share of the steps to "
+        "it than `measurement.energy_precision`: energy and time to it are whole intervals.",
         False,
     ),
     Flag.COUNTER_RESET: FlagMeaning(
@@ -124,7 +133,13 @@ FLAGS: dict[Flag, FlagMeaning] = {
         "The arms computed in different number formats, or float32 with and without TF32.", True
     ),
     Flag.DATA_DIFFERS: FlagMeaning("The arms learned from different data.", True),
-    Flag.LOSS_DIFFERS: FlagMeaning("The arms ended at different losses.", False),
+    Flag.BATCH_DIFFERS: FlagMeaning(
+        "The arms' steps hold different numbers of rows, so one's step is not the other's: compare per row.",
+        True,
+    ),
+    Flag.LOSS_DIFFERS: FlagMeaning(
+        "The arms ended at losses that are not shown to be equal: they differ by more than 1 %.", False
+    ),
     Flag.DRIFT: FlagMeaning("The difference between the arms changes with the order of the rounds.", False),
     Flag.GRAPH_FALLBACK: FlagMeaning(
         "The step ran eagerly although a CUDA graph was wanted, so launches cost time and energy.", False

@@ -134,7 +134,9 @@ def rounds_used_up(
         return f"{said}, of which {pairs} could be paired for {known.arm!r}; {FEWEST_SEQUENTIAL_PAIRS} are needed"
     if known.width <= measurement.precision:
         return None
-    expected = rounds_for_precision(known.log_ratios, measurement.precision, SEQUENTIAL_LEVEL)
+    needed = rounds_for_precision(known.log_ratios, measurement.precision, SEQUENTIAL_LEVEL)
+    made, paired = measurement.max_rounds, len(known.log_ratios)
+    expected = None if needed is None else math.ceil(needed * max(made, paired) / paired)
     return (
         f"{said}, and {known.arm!r} is known to ± {100 * known.width:.2g} % only; "
         f"± {100 * measurement.precision:g} % was asked for, which can be expected of {expected} rounds"

@@ -33,6 +33,10 @@ class OpenWindow:
     is_estimate: bool = field(default=False, init=False)
     """Whether no meter read it, so that no longer window would be more precise."""
 
+    def fail(self) -> None:
+        """What it held did not come to its end: its energy counts, and how far it came is not known."""
+        self.steps = self.samples = 0
+
 
 class _Edge(NamedTuple):
     """What was read at an end of a window."""
@@ -126,10 +130,13 @@ class WindowClock:
             self._synchronize()
         except BaseException as error:
             self._vote_no(error)
+            inside.fail()
             self._close(phase, inside, start)
             raise
         self._headway.enter(f"the wait for all ranks after {name}")
         all_well = self._agree(True)
+        if not all_well:
+            inside.fail()
         self._close(phase, inside, start)
         if not all_well:
             raise PeerFailed(f"another rank failed in the {phase} window")

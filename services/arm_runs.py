@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from phantom_core.board_limits import BoardLimits
+from services.made_with import MadeWith
 from services.states import RunState
 from services.tables import Arm, Device, Run
 
@@ -40,7 +41,7 @@ class ArmRuns:
         arm: Arm,
         runs: Sequence[Run],
         devices: Mapping[int, Device],
-        data: Mapping[int, str | None] | None = None,
+        made_with: Mapping[int, MadeWith] | None = None,
     ) -> "ArmRuns":
         """The arm's runs among those of an experiment, without those that turned out not to be needed.
 
@@ -48,17 +49,22 @@ class ArmRuns:
             arm: The arm.
             runs: All runs of the experiment.
             devices: Its devices by key.
-            data: Digests of what runs learned from, by key of the run.
+            made_with: What the jobs that made the runs told of data and boards, by key of the run.
         """
-        boards = {key: Board(key, device.name, device.limits) for key, device in devices.items()}
+
+        def outcome(run: Run) -> Outcome:
+            told = (made_with or {}).get(run.key, MadeWith())
+            boards = (devices[key] for key in run.device_keys or () if key in devices)
+            return Outcome(
+                run,
+                frozenset(Board(each.key, each.name, told.limits_of(each)) for each in boards),
+                told.data_digest,
+            )
+
         return cls(
             arm,
             {
-                run.round: Outcome(
-                    run,
-                    frozenset(boards[key] for key in run.device_keys or () if key in boards),
-                    (data or {}).get(run.key),
-                )
+                run.round: outcome(run)
                 for run in runs
                 if run.arm_key == arm.key and run.state != RunState.SKIPPED
             },

@@ -10,11 +10,12 @@ from sqlalchemy.orm import Session, defer
 from phantom_core.flags import Flag
 from phantom_core.intervals import LEVEL, SEQUENTIAL_LEVEL
 from phantom_core.plan import derived_seed
-from phantom_core.spec import MeasurementSpec
+from phantom_core.spec import MeasurementSpec, TrainingSpec
 from services.arm_runs import ArmRuns
 from services.database import Database, now
 from services.errors import NotComparable, NotFound
-from services.metrics import primary_metric
+from services.made_with import MadeWith
+from services.metrics import metric_named, primary_metric
 from services.mishaps import Mishaps
 from services.moves import lock_experiment
 from services.pairing import Asked, compare_arm
@@ -121,8 +122,8 @@ def _compute(
         device.key: device
         for device in session.scalars(select(Device).where(Device.experiment_id == experiment.id))
     }
-    data = _data_digests(session, experiment.id)
-    sides = {arm.name: ArmRuns.of(arm, runs, devices, data) for arm in arms}
+    made_with = _made_with(session, experiment.id)
+    sides = {arm.name: ArmRuns.of(arm, runs, devices, made_with) for arm in arms}
     measurement = MeasurementSpec.model_validate(experiment.spec["measurement"])
     asked = Asked(
         primary=primary_metric(experiment.spec["training"]["stop"]["kind"]),
@@ -130,6 +131,7 @@ def _compute(
         seed=derived_seed(measurement.seed, "bootstrap"),
         precision=measurement.precision if precision is None else precision,
         energy_precision=measurement.energy_precision,
+        evaluation_interval=TrainingSpec.model_validate(experiment.spec["training"]).evaluation_interval,
         level=SEQUENTIAL_LEVEL if measurement.rounds == "auto" else LEVEL,
     )
     return ComparisonView(
@@ -150,8 +152,8 @@ def _compute(
     )
 
 
-def _data_digests(session: Session, experiment_id: str) -> dict[int, str | None]:
-    """What each run learned from, as the job that made it told: a file may have changed between two starts."""
+def _made_with(session: Session, experiment_id: str) -> dict[int, MadeWith]:
+    """What each run was made with, as its job told: file and limits may have changed between two starts."""
     told = session.execute(
         select(Run.key, ExperimentAttempt.environment)
         .join(Attempt, (Attempt.run_key == Run.key) & (Attempt.attempt == Run.attempt))
@@ -162,7 +164,7 @@ def _data_digests(session: Session, experiment_id: str) -> dict[int, str | None]
         )
         .where(Run.experiment_id == experiment_id)
     )
-    return {key: (environment or {}).get("data_digest") for key, environment in told}
+    return {key: MadeWith.of(environment) for key, environment in told}
 
 
 def _arms(session: Session, experiment_id: str) -> Sequence[Arm]:
@@ -180,6 +182,7 @@ def _common(names: Sequence[str | None]) -> str | None:
 
 
 def _rows(experiment_id: str, arm_key: int, arm: ArmComparison) -> list[dict[str, Any]]:
+    loss_differs = any(Flag.LOSS_DIFFERS in metric.flags for metric in arm.metrics)
     return [
         {
             "experiment_id": experiment_id,
@@ -192,7 +195,7 @@ def _rows(experiment_id: str, arm_key: int, arm: ArmComparison) -> list[dict[str
             "ratio_high": metric.ratio_high,
             "pairs": metric.pairs,
             "estimated": Flag.ESTIMATED in metric.flags,
-            "loss_differs": Flag.LOSS_DIFFERS in metric.flags,
+            "loss_differs": loss_differs and not metric_named(metric.metric).of_target,
             "flags": [*metric.flags, *metric.blocking_flags],
             "sentence": metric.sentence,
         }

@@ -85,12 +85,16 @@ def store(session: Session, experiment_id: str, events: Sequence[tuple[Event, Su
     return touched
 
 
+IDLE_PHASES = frozenset({"idle_before", "idle_after"})
+"""Windows of no run, on which the net energies of all rest."""
+
+
 def _touch_window(touched: Touched, window: Window, subject: Subject, device_key: int) -> None:
     start_s = window.started_monotonic_s
     touched.spans.append(Span(device_key, subject.experiment_attempt, start_s, start_s + window.duration_s))
     if subject.run_key is not None:
         touched.attempts.add((subject.run_key, subject.number))
-    elif window.phase == "idle_before":
+    elif window.phase in IDLE_PHASES:
         touched.baseline = True
 
 

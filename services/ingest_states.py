@@ -3,11 +3,13 @@
 import math
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from typing import Any
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from phantom_core.protocol import (
+    DeviceInfo,
     Event,
     ExperimentFinished,
     ExperimentStarted,
@@ -40,7 +42,8 @@ def experiment_started(session: Session, subject: Subject, event: Event, touched
     told = document(event)
     environment = {part: told[part] for part in ("backend", "ranks", "versions", "data_digest")}
     job = session.get_one(ExperimentAttempt, (experiment.id, subject.number))
-    job.environment = environment
+    # A device's row has the latest attempt's limits; runs of this one were made under these.
+    job.environment = environment | {"limits": [_limits(device) for device in payload.devices]}
     job.reported_at = min(event.at, now(session))
     touched.baseline = True
     if subject.note is not None:
@@ -194,6 +197,16 @@ def _describe_devices(
         row.power_limit_mw, row.memory_bytes = number(device.power_limit_mw), device.memory_bytes
         row.clock_limit_mhz = number(device.clock_limit_mhz)
         row.memory_clock_limit_mhz = number(device.memory_clock_limit_mhz)
+
+
+def _limits(device: DeviceInfo) -> dict[str, Any]:
+    return {
+        "host": name(device.host),
+        "uuid": name(device.uuid),
+        "power_mw": number(device.power_limit_mw),
+        "clock_mhz": number(device.clock_limit_mhz),
+        "memory_clock_mhz": number(device.memory_clock_limit_mhz),
+    }
 
 
 def _note(session: Session, event: Event, note: str) -> None:

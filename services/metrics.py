@@ -19,7 +19,15 @@ class Kind(Enum):
 
 _JUDGED_ANEW = frozenset({Flag.SHORT_WINDOW, Flag.SHORT_WINDOW_REFUSED, Flag.IMPRECISE})
 _TIME = frozenset(
-    {Flag.BOARD_SHARED, Flag.THROTTLED, Flag.POWER_CAPPED, Flag.CLOCKS_DIFFER, Flag.GRAPH_FALLBACK}
+    {
+        Flag.BOARD_SHARED,
+        Flag.COMPANY_UNKNOWN,
+        Flag.THROTTLED,
+        Flag.POWER_CAPPED,
+        Flag.CLOCKS_DIFFER,
+        Flag.GRAPH_FALLBACK,
+        Flag.RESUMED,
+    }
 )
 """Flags of a run that concern how long it took; those of a pair are raised where it is made."""
 
@@ -36,6 +44,8 @@ class Metric:
     """What it measures."""
     of_target: bool = False
     """Whether it exists only where there is a target loss."""
+    of_step: bool = False
+    """Whether it is of one step, however many rows that holds."""
 
     def minds(self, flag: str) -> bool:
         """Whether a run's flag says something about this metric.
@@ -84,11 +94,11 @@ class Metric:
 
 METRICS: tuple[Metric, ...] = (
     Metric("energy_to_target_mj", "energy to the target loss", Kind.ENERGY, of_target=True),
-    Metric("energy_per_step_mj", "energy per step", Kind.ENERGY),
+    Metric("energy_per_step_mj", "energy per step", Kind.ENERGY, of_step=True),
     Metric("energy_per_sample_mj", "energy per row", Kind.ENERGY),
     Metric("energy_training_mj", "energy of training", Kind.ENERGY),
     Metric("seconds_to_target", "time to the target loss", Kind.TIME, of_target=True),
-    Metric("seconds_per_step", "time per step", Kind.TIME),
+    Metric("seconds_per_step", "time per step", Kind.TIME, of_step=True),
     Metric("final_evaluation_loss", "final evaluation loss", Kind.LOSS),
 )
 """All of them, in the order of answers."""

@@ -23,7 +23,7 @@ from services.verdicts import Finding, sentence
 from services.views import ArmComparison, ExcludedRound, MetricComparison, Verdict
 
 LOSS_TOLERANCE = 0.01
-"""Losses that differ by more than this share, beyond their interval, are said beside a verdict."""
+"""Losses that differ by more than this share are said beside a verdict; an interval with 1 in it shows no equality."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ class Pairs:
     excluded: tuple[ExcludedRound, ...]
     flags: frozenset[str]
     blocked: frozenset[str]
+    bounds: tuple[float, ...] = ()
+    """What the readings of each pair may be off by together, as a factor of their ratio, less 1."""
 
     @property
     def log_ratios(self) -> list[float]:
@@ -57,6 +59,8 @@ class Asked:
     """Wished half-width of an interval, as a share of its ratio."""
     energy_precision: float
     """Wished bound on the reading error of an energy, as a share of it."""
+    evaluation_interval: int
+    """Steps from one evaluation, which looks for the target, to the next."""
     level: float
     """Level at which intervals are made (`intervals.SEQUENTIAL_LEVEL` where one decided when to stop)."""
 
@@ -67,10 +71,12 @@ def compare_arm(arm: ArmRuns, baseline: ArmRuns, asked: Asked) -> ArmComparison:
     metrics = [metric for metric in METRICS if has_target or not metric.of_target]
     pairs = {metric.name: _pair(metric, arm, baseline, asked) for metric in metrics}
     intervals = _intervals(pairs, asked)
-    loss_differs = not has_target and _differs(intervals.get("final_evaluation_loss"))
+    loss_differs = _differs(intervals.get("final_evaluation_loss"))
     compared = []
     for metric in metrics:
-        extra = {Flag.LOSS_DIFFERS} if loss_differs and metric.kind is not Kind.LOSS else set()
+        # What is told of a target was measured at it, whatever came after.
+        concerned = metric.kind is not Kind.LOSS and not metric.of_target
+        extra = {Flag.LOSS_DIFFERS} if loss_differs and concerned else set()
         compared.append(_compared(metric, pairs[metric.name], intervals.get(metric.name), extra, asked))
     ours, theirs = arm.parameters, baseline.parameters
     return ArmComparison(
@@ -88,6 +94,7 @@ def _pair(metric: Metric, arm: ArmRuns, baseline: ArmRuns, asked: Asked) -> Pair
     excluded: list[ExcludedRound] = []
     flags: set[str] = set()
     blocked: set[str] = set()
+    bounds = []
     for number in sorted(arm.by_round.keys() & baseline.by_round.keys()):
         a, b = arm.by_round[number], baseline.by_round[number]
         reason = (
@@ -96,8 +103,11 @@ def _pair(metric: Metric, arm: ArmRuns, baseline: ArmRuns, asked: Asked) -> Pair
             or _without(metric, b.run, baseline.arm.name)
         )
         raised = _flags(metric, a, b, arm.arm, baseline.arm)
-        if any((metric.bound(side.run) or 0.0) > asked.energy_precision for side in (a, b)):
+        ours_off, theirs_off = (metric.bound(side.run) or 0.0 for side in (a, b))
+        if max(ours_off, theirs_off) > asked.energy_precision:
             raised.add(Flag.IMPRECISE)
+        if metric.of_target and _is_coarse(asked, a.run, b.run):
+            raised.add(Flag.TARGET_COARSE)
         stops = blocking(raised)
         if reason is None and stops:
             reason = "; ".join(f"{flag.value}: {FLAGS[flag].meaning}" for flag in stops)
@@ -109,9 +119,22 @@ def _pair(metric: Metric, arm: ArmRuns, baseline: ArmRuns, asked: Asked) -> Pair
         ours.append(float(getattr(a.run, metric.name)))
         theirs.append(float(getattr(b.run, metric.name)))
         flags.update(raised)
+        bounds.append((1 + ours_off) / (1 - theirs_off) - 1 if theirs_off < 1 else math.inf)
     return Pairs(
-        tuple(rounds), tuple(ours), tuple(theirs), tuple(excluded), frozenset(flags), frozenset(blocked)
+        tuple(rounds),
+        tuple(ours),
+        tuple(theirs),
+        tuple(excluded),
+        frozenset(flags),
+        frozenset(blocked),
+        tuple(bounds),
     )
+
+
+def _is_coarse(asked: Asked, *runs: Run) -> bool:
+    """Whether a target that was reached between two evaluations is told too roughly for the wished precision."""
+    steps = [run.target_step for run in runs if run.target_step]
+    return any(asked.evaluation_interval > asked.energy_precision * each for each in steps)
 
 
 def _unfinished(a: Outcome, b: Outcome, arm: ArmRuns, baseline: ArmRuns) -> str | None:
@@ -148,14 +171,24 @@ def _flags(metric: Metric, a: Outcome, b: Outcome, arm: Arm, baseline: Arm) -> s
             raised.add(Flag.METHOD_CHANGED)
     if None not in (a.data, b.data) and a.data != b.data:
         raised.add(Flag.DATA_DIFFERS)
+    if metric.of_step and _rows_per_step(a.run) != _rows_per_step(b.run):
+        raised.add(Flag.BATCH_DIFFERS)
     if metric.kind is not Kind.LOSS:
-        if not (a.boards <= b.boards or b.boards <= a.boards) or _names(a) != _names(b):
+        if not (_keys(a) <= _keys(b) or _keys(b) <= _keys(a)) or _names(a) != _names(b):
             raised.add(Flag.HARDWARE_DIFFERS)
         if _limits(a) != _limits(b):
             raised.add(Flag.CLOCKS_DIFFER)
         if arm.dtype != baseline.dtype:
             raised.add(Flag.DTYPE_DIFFERS)
     return raised
+
+
+def _rows_per_step(run: Run) -> float | None:
+    return run.samples / run.steps if run.samples and run.steps else None
+
+
+def _keys(side: Outcome) -> set[int]:
+    return {board.key for board in side.boards}
 
 
 def _names(side: Outcome) -> set[str | None]:
@@ -180,7 +213,7 @@ def _intervals(pairs: Mapping[str, Pairs], asked: Asked) -> dict[str, RatioInter
 
 
 def _differs(loss: RatioInterval | None) -> bool:
-    return loss is not None and not loss.low <= 1 <= loss.high and abs(loss.ratio - 1) > LOSS_TOLERANCE
+    return loss is not None and abs(loss.ratio - 1) > LOSS_TOLERANCE
 
 
 def _compared(
@@ -195,6 +228,8 @@ def _compared(
     flags = set(pairs.flags) | ({flag.value for flag in extra} if interval else set())
     if interval is not None and _drifts(pairs):
         flags.add(Flag.DRIFT.value)
+    if interval is not None and _rests_on_readings(interval, pairs):
+        flags.add(Flag.IMPRECISE.value)
     finding = Finding(metric, verdict, interval, len(pairs.rounds), reason, Flag.ESTIMATED in flags)
     return MetricComparison(
         metric=metric.name,
@@ -205,7 +240,7 @@ def _compared(
         ratio_low=interval.low if interval else None,
         ratio_high=interval.high if interval else None,
         pairs=len(pairs.rounds),
-        rounds_for_precision=rounds_for_precision(pairs.log_ratios, asked.precision, asked.level),
+        rounds_for_precision=_rounds_to_expect(pairs, asked),
         arm_mean=_geometric_mean(pairs.arm),
         baseline_mean=_geometric_mean(pairs.baseline),
         excluded=pairs.excluded,
@@ -213,6 +248,23 @@ def _compared(
         flags=tuple(ordered(flags)),
         blocking_flags=tuple(ordered(pairs.blocked)),
     )
+
+
+def _rests_on_readings(interval: RatioInterval, pairs: Pairs) -> bool:
+    """Whether an interval that leaves 1 out has it in once the readings' own errors, which no round averages out, are
+    taken at their worst.
+    """
+    off = math.fsum(pairs.bounds) / len(pairs.bounds)
+    if interval.high < 1:
+        return interval.high * (1 + off) >= 1
+    return interval.low > 1 and interval.low / (1 + off) <= 1
+
+
+def _rounds_to_expect(pairs: Pairs, asked: Asked) -> int | None:
+    """Rounds for the wished precision, if as many of them as so far give a pair."""
+    needed = rounds_for_precision(pairs.log_ratios, asked.precision, asked.level)
+    made = len(pairs.rounds)
+    return None if needed is None else math.ceil(needed * max(asked.rounds, made) / made)
 
 
 def _verdict(interval: RatioInterval | None) -> Verdict:

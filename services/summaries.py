@@ -11,18 +11,20 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from phantom_core.board_limits import BoardLimits
 from phantom_core.flags import Flag
 from phantom_core.meters.windows import methods_disagree, window_flags
-from phantom_core.protocol import RunFinished
+from phantom_core.protocol import Carried, RunFinished
 from phantom_core.spec import MeasurementSpec
 from services.idle_baseline import IdleBaseline, idle_baseline, net_energy
+from services.made_with import MadeWith
 from services.resumed import carried_windows
 from services.tables import Arm, Attempt, Device, Experiment, ExperimentAttempt, Run, Window
 from services.window_rows import WindowRow, window_rows, windows_of
 from services.window_sums import Sum, distinct, energy_or_integral, sum_over, total_energy
 
 LOST_AFTER_S = 2.0
-"""Windows at least this long without a single power sample mean that the sampler was gone."""
+"""Windows of a board at least this long, without a single power sample in them, mean that its sampler was gone."""
 
 
 def summarise(session: Session, experiment: Experiment, run: Run, windows: Sequence[WindowRow]) -> None:
@@ -48,8 +50,16 @@ def summarise(session: Session, experiment: Experiment, run: Run, windows: Seque
     if training.steps < finish.steps:
         missing = f"training windows hold {training.steps} of {finish.steps} steps; the others have not come"
         training = training.without_energy(missing)
-    steady = sum_over([window for window in charged if window.phase == "steady"], devices)
-    per_step = steady if steady.steps else training
+    steady_windows = [window for window in charged if window.phase == "steady"]
+    steady = sum_over(steady_windows, devices)
+    # A window that failed has used energy and made no whole step.
+    whole = [window for window in trained if window.steps > 0]
+    if steady.steps:
+        per_step, told = steady, steady_windows
+    elif len(whole) == len(trained) or training.energy_mj is None:
+        per_step, told = training, trained
+    else:
+        per_step, told = sum_over(whole, devices), whole
     idle = _idle_baseline(session, experiment, attempt.experiment_attempt, devices)
     net = net_energy(training, trained, idle)
     _copy_report(run, finish)
@@ -57,8 +67,8 @@ def summarise(session: Session, experiment: Experiment, run: Run, windows: Seque
     run.training_s = told_s if told_s is not None and math.isfinite(told_s) else training.seconds
     run.energy_training_mj = training.energy_mj
     run.energy_training_uncertainty_mj = training.uncertainty_mj
-    run.energy_setup_mj = _energy(charged, "setup")
-    run.energy_evaluation_mj = _energy(charged, "evaluation")
+    run.energy_setup_mj = _energy(charged, "setup", devices)
+    run.energy_evaluation_mj = _energy(charged, "evaluation", devices)
     run.energy_idle_boards_mj = total_energy([window for window in windows if not window.charged])
     run.steady_s = steady.seconds if steady.steps else None
     run.steady_steps = steady.steps or None
@@ -76,9 +86,14 @@ def summarise(session: Session, experiment: Experiment, run: Run, windows: Seque
     run.largest_gap_s = training.largest_gap_s
     run.device_keys = sorted(devices)
     run.method, run.scope = per_step.method, per_step.scope
-    run.energy_reason = training.reason or per_step.reason or net.reason
+    reasons = dict.fromkeys(each for each in (training.reason, per_step.reason, net.reason) if each)
+    run.energy_reason = "; ".join(reasons) or None
     flags = training.flags | steady.flags | idle.flags | net.flags
     flags |= _run_flags(session, run, training, per_step, carried=bool(finish.carried))
+    if finish.carried and _limits_changed(session, run, attempt, finish.carried, devices):
+        flags |= {Flag.CLOCKS_DIFFER}
+    if _sampler_was_lost(told):
+        flags |= {Flag.SAMPLER_LOST}
     if _is_imprecise(per_step, MeasurementSpec.model_validate(experiment.spec["measurement"])):
         flags |= {Flag.IMPRECISE}
     run.flags = ordered(flags | ({Flag.FROM_STEADY} if from_steady else set()))
@@ -198,15 +213,47 @@ def _run_flags(session: Session, run: Run, training: Sum, per_step: Sum, *, carr
             flags.add(Flag.ENERGY_UNKNOWN)
     if "estimate" in {training.method, per_step.method}:
         flags.add(Flag.ESTIMATED)
-    elif _disagree(per_step):
+    elif _disagree(per_step) or _disagree(training):
         flags.add(Flag.METHODS_DISAGREE)
-    if per_step.seconds >= LOST_AFTER_S and per_step.sample_count == 0:
-        flags.add(Flag.SAMPLER_LOST)
     if carried:
         flags.add(Flag.RESUMED)
     if run.step_mode == "eager" and run.step_mode_reason is not None and _on_gpu(session, run):
         flags.add(Flag.GRAPH_FALLBACK)
     return frozenset(flags)
+
+
+def _limits_changed(
+    session: Session, run: Run, attempt: Attempt, carried: Iterable[Carried], devices: set[int]
+) -> bool:
+    """Whether a run that went on from an earlier start was made under other limits there."""
+    boards = session.scalars(select(Device).where(Device.key.in_(devices))).all()
+
+    def limits(number: int) -> list[BoardLimits]:
+        start = session.get(ExperimentAttempt, (run.experiment_id, number))
+        told = MadeWith.of(start.environment if start else None)
+        return [told.limits_of(board) for board in boards]
+
+    now = limits(attempt.experiment_attempt)
+    for each in carried:
+        earlier = session.get(Attempt, (run.key, each.attempt))
+        if earlier is None:
+            continue
+        before = limits(earlier.experiment_attempt)
+        if any(one.changed_from(other) for one, other in zip(now, before, strict=True)):
+            return True
+    return False
+
+
+def _sampler_was_lost(windows: Sequence[WindowRow]) -> bool:
+    """Whether some board has windows, long enough together, and no sample in any of them."""
+    boards: dict[int, list[WindowRow]] = {}
+    for window in windows:
+        boards.setdefault(window.device_key, []).append(window)
+    return any(
+        math.fsum(window.duration_s for window in of_board) >= LOST_AFTER_S
+        and not any(window.sample_count for window in of_board)
+        for of_board in boards.values()
+    )
 
 
 def _energy_from_steady(run: Run, training: Sum, steady: Sum) -> bool:
@@ -251,8 +298,9 @@ def _on_gpu(session: Session, run: Run) -> bool:
     )
 
 
-def _energy(charged: Sequence[WindowRow], phase: str) -> float | None:
-    return total_energy([window for window in charged if window.phase == phase])
+def _energy(charged: Sequence[WindowRow], phase: str, devices: set[int]) -> float | None:
+    """Of all the boards, or none: what some of them used is less than it took."""
+    return sum_over([window for window in charged if window.phase == phase], devices).energy_mj
 
 
 def _ratio(total: float | None, count: int) -> float | None:

@@ -37,11 +37,14 @@ def sentence(finding: Finding) -> str:
         "; estimated, not measured" if finding.estimated and kind is Kind.ENERGY else ""
     )
     if finding.verdict == "costs_more" and interval.ratio >= 2:
-        digits = _digits(interval.high - interval.low)
+        digits = max(1, _digits(interval.high - interval.low))
         ratio, low, high = (f"{x:.{digits}f}" for x in (interval.ratio, interval.low, interval.high))
         return f"{_TIMES[kind].format(ratio)} (95 % interval {low} to {high} times, {told})"
     changes = [100 * (x - 1) for x in (interval.ratio, interval.low, interval.high)]
     digits = _digits(changes[2] - changes[1])
+    nearest = min(abs(changes[1]), abs(changes[2]))
+    while finding.verdict != "no_difference_shown" and digits < MOST_DIGITS and not round(nearest, digits):
+        digits += 1  # or an interval that leaves no difference out would seem to have it in
     if finding.verdict == "saves":
         saved, least, most = (-change for change in (changes[0], changes[2], changes[1]))
         span = f"95 % interval {least:.{digits}f} to {most:.{digits}f} %, {told}"
@@ -51,6 +54,9 @@ def sentence(finding: Finding) -> str:
         return f"{_MORE[kind].format(f'{changes[0]:.{digits}f} %')} ({span})"
     change, low, high = (f"{x:+.{digits}f}" for x in changes)
     return f"no difference shown ({change} %, 95 % interval {low} to {high} %, {told})"
+
+
+MOST_DIGITS = 4
 
 
 def _digits(width: float) -> int:

@@ -69,8 +69,12 @@ def sum_over(windows: Sequence[WindowRow], devices: set[int]) -> Sum:
     longest: dict[int, float] = {}
     for window in windows:
         longest[window.number] = max(window.duration_s, longest.get(window.number, 0.0))
-    leader = min(window.device_key for window in windows)
-    led = [window for window in windows if window.device_key == leader]
+    # Every board that a window has come from tells all of its steps; some boards' may never come.
+    steps: dict[int, int] = {}
+    samples: dict[int, int] = {}
+    for window in windows:
+        steps[window.number] = max(window.steps, steps.get(window.number, 0))
+        samples[window.number] = max(window.samples, samples.get(window.number, 0))
     unread = next((window for window in windows if window.energy_mj is None), None)
     whole = Sum(
         energy_mj=_added(window.energy_mj for window in windows),
@@ -78,8 +82,8 @@ def sum_over(windows: Sequence[WindowRow], devices: set[int]) -> Sum:
         integral_mj=_added(window.integral_mj for window in windows),
         integral_uncertainty_mj=_added(window.integral_uncertainty_mj for window in windows),
         seconds=math.fsum(longest.values()),
-        steps=sum(window.steps for window in led),
-        samples=sum(window.samples for window in led),
+        steps=sum(steps.values()),
+        samples=sum(samples.values()),
         sample_count=sum(window.sample_count for window in windows),
         largest_gap_s=max((w.largest_gap_s for w in windows if w.largest_gap_s is not None), default=None),
         method=_one({window.method for window in windows}),

@@ -103,7 +103,7 @@ class RunView(View):
     non_finite: dict[str, str]
     """Names of values above that are NaN or infinite."""
     idle_power_mw: float | None
-    """Idle power of the arm's boards together, measured before the first round."""
+    """Idle power of the arm's boards together, by the mean of before the first round and after the last."""
     energy_net_mj: float | None
     """`energy_training_mj` less idle power times seconds."""
     energy_integral_mj: float | None

@@ -91,6 +91,19 @@ def test_the_baseline_stands_in_the_table_with_its_own_figures() -> None:
     assert "10.0" in line
 
 
+def test_a_baseline_of_other_rounds_stands_beside_the_arm_that_was_paired_in_them() -> None:
+    first, second = metric(arm_mean=90.0, baseline_mean=100.0), metric(arm_mean=126.0, baseline_mean=140.0)
+    text = printed(comparison(("first", first), ("second", second)))
+    assert "by arm" in next(line for line in text.splitlines() if "baseline)" in line)
+    assert "the baseline's in the same rounds" in text
+    for name, figures in (
+        ("first", ("0.0900 : 0.100", "90.0 : 100")),
+        ("second", ("0.126 : 0.140", "126 : 140")),
+    ):
+        line = next(line for line in text.splitlines() if line.strip().startswith(name))
+        assert any(each in line for each in figures), line
+
+
 def test_an_estimate_is_labelled_in_the_table() -> None:
     found = comparison(("phantom", metric()), estimated=True)
     assert ESTIMATE_LABEL in printed(found)

@@ -153,7 +153,8 @@ def test_a_body_that_raises_votes_no_and_its_energy_is_kept(error: BaseException
     bench = Bench()
 
     def train() -> None:
-        with bench.clock.window("training"):
+        with bench.clock.window("training") as window:
+            window.steps, window.samples = 100, 25_600
             bench.meter.now_s += 5
             raise error
 
@@ -162,6 +163,9 @@ def test_a_body_that_raises_votes_no_and_its_energy_is_kept(error: BaseException
     assert raised.value is error
     assert bench.votes == [True, False]
     assert [window.energy_mj for window in bench.windows] == [5 * 100_000.0]
+    assert [(window.steps, window.samples) for window in bench.windows] == [(0, 0)], (
+        "how far it came is unknown"
+    )
     assert bench.clock.peers_know(error)
     assert not bench.clock.peers_know(ValueError("bad"))
 

@@ -119,6 +119,37 @@ def test_rounds_over_data_that_changed_between_two_starts_are_not_paired(sqlite_
     assert [each.round for each in primary.excluded] == [3]
 
 
+def under_a_power_limit(events: Iterable[Event], power_limit_mw: float) -> list[Event]:
+    """The same events of boards that were under another limit."""
+
+    def limited(event: Event) -> Event:
+        payload = event.payload
+        if not isinstance(payload, ExperimentStarted):
+            return event
+        devices = tuple(
+            device.model_copy(update={"power_limit_mw": power_limit_mw}) for device in payload.devices
+        )
+        return event.model_copy(update={"payload": payload.model_copy(update={"devices": devices})})
+
+    return [limited(event) for event in events]
+
+
+def test_rounds_across_a_limit_that_was_set_between_two_starts_are_not_paired(
+    sqlite_database: Database,
+) -> None:
+    """A host that lost its power comes back with its boards' own limit, which a person had lowered."""
+    database = sqlite_database
+    identifier, lease, job = begun(database, spec(measurement=FIVE))
+    first = [event for run in job.assignment.runs[:7] for event in job.run(run)]
+    deliver(database, job, [*under_a_power_limit(job.started(), 500_000.0), *first])
+    leases.begin_attempt(database, lease)
+    again = SimulatedJob(assignments.assignment(database, identifier), clock_s=5_000.0)
+    deliver(database, again, under_a_power_limit(again.everything(), 700_000.0))
+    primary = comparisons.compare(database, identifier).arms[0].primary
+    assert (primary.pairs, primary.blocking_flags) == (4, ("clocks_differ",))
+    assert [each.round for each in primary.excluded] == [3]
+
+
 def test_a_fault_in_comparing_costs_neither_the_end_nor_the_other_comparisons(
     sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

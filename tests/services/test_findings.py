@@ -80,6 +80,18 @@ def test_estimates_and_unequal_losses_can_be_left_out(database: Database) -> Non
         assert found(database, strategy="phantom", measured=True, equal_loss=True) == []
 
 
+@pytest.mark.parametrize("stop", [{"kind": "steps", "steps": 100}, {"kind": "target_loss", "target_loss": 0.1}])
+def test_arms_that_ended_at_other_losses_are_at_equal_loss_in_no_metric(
+    database: Database, stop: dict[str, object]
+) -> None:
+    figures = {"phantom": Figures(power_mw=60_000.0, loss=2.0), "tensor": Figures(loss=0.5)}
+    training = {"stop": stop | ({"max_steps": 100} if stop["kind"] == "target_loss" else {})}
+    identifier = ran(database, spec(arms=ARMS, training=training), figures)
+    for metric in ("energy_per_step_mj", "energy_training_mj", "seconds_per_step", "final_evaluation_loss"):
+        assert (identifier, "phantom") in found(database, metric=metric), metric
+        assert found(database, metric=metric, strategy="phantom", equal_loss=True) == [], metric
+
+
 def test_what_never_reached_the_target_loss_is_not_at_equal_loss(database: Database) -> None:
     identifier = saved(database, 0.4)
     for metric in findings.AT_TARGET:

@@ -9,6 +9,7 @@ from unittest import mock
 import pytest
 
 from phantom_core.intervals import LEVEL, RatioInterval
+from phantom_core.precision import rounds_for_precision
 from services import pairing
 from services.arm_runs import ArmRuns
 from services.metrics import primary_metric
@@ -20,7 +21,12 @@ Values = Callable[[str, int], Mapping[str, Any]]
 
 
 def compared(
-    values: Values, *, rounds: int = 5, stop: str = "steps", dtypes: tuple[str, str] = ("float32", "float32")
+    values: Values,
+    *,
+    rounds: int = 5,
+    stop: str = "steps",
+    dtypes: tuple[str, str] = ("float32", "float32"),
+    evaluation_interval: int = 1,
 ) -> ArmComparison:
     """`phantom` against `tensor`, whose runs have these values by arm and round, and sound ones beside."""
     arms = [
@@ -56,7 +62,7 @@ def compared(
         for number in range(rounds)
     ]
     tensor, phantom = (ArmRuns.of(arm, runs, devices) for arm in arms)
-    asked = Asked(primary_metric(stop), rounds, seed=1, precision=0.02, energy_precision=0.05, level=LEVEL)
+    asked = Asked(primary_metric(stop), rounds, 1, 0.02, 0.05, evaluation_interval, LEVEL)
     return compare_arm(phantom, tensor, asked)
 
 
@@ -206,6 +212,110 @@ def test_different_losses_are_said_beside_energy() -> None:
     assert metric(arm, "final_evaluation_loss").sentence.startswith("ends 20")
     assert (arm.primary.verdict, arm.primary.flags) == ("saves", ("loss_differs",))
     assert metric(arm, "final_evaluation_loss").flags == ()
+
+
+def test_losses_that_no_interval_parts_are_not_taken_for_equal() -> None:
+    """Higher in every round, by so much more in some that the interval has 1 in it."""
+
+    def values(arm: str, number: int) -> Mapping[str, Any]:
+        loss = (1.3, 2.0, 2.8)[number] if arm == "phantom" else 1.0
+        return {**energies(0.6)(arm, number), "final_evaluation_loss": loss}
+
+    arm = compared(values, rounds=3)
+    assert metric(arm, "final_evaluation_loss").verdict == "no_difference_shown"
+    assert arm.primary.flags == ("loss_differs",)
+
+
+def test_with_a_target_losses_differ_for_all_that_was_not_measured_at_it() -> None:
+    def values(arm: str, _number: int) -> Mapping[str, Any]:
+        reached = {"target_step": 500, "energy_to_target_mj": 50.0, "seconds_to_target": 80.0}
+        return {**reached, "final_evaluation_loss": 2.0 if arm == "phantom" else 0.5}
+
+    arm = compared(values, stop="target_loss")
+    flagged = {each.metric for each in arm.metrics if "loss_differs" in each.flags}
+    assert flagged == {
+        "energy_per_step_mj",
+        "energy_per_sample_mj",
+        "energy_training_mj",
+        "seconds_per_step",
+    }
+
+
+def test_steps_of_different_batch_sizes_are_compared_by_row_alone() -> None:
+    """Half as many rows a step at 52 % of the joules cost 4 % more, not half."""
+
+    def values(arm: str, _number: int) -> Mapping[str, Any]:
+        rows, joules = (128, 52.0) if arm == "phantom" else (256, 100.0)
+        return {
+            "steps": 100,
+            "samples": 100 * rows,
+            "energy_per_step_mj": joules,
+            "energy_per_sample_mj": joules / rows,
+            "seconds_per_step": joules,
+        }
+
+    arm = compared(values)
+    for name in ("energy_per_step_mj", "seconds_per_step"):
+        assert (metric(arm, name).verdict, metric(arm, name).blocking_flags) == (
+            "not_comparable",
+            ("batch_differs",),
+        )
+        assert "compare per row" in (metric(arm, name).reason or "")
+    assert metric(arm, "energy_per_sample_mj").ratio == pytest.approx(1.04)
+
+
+@pytest.mark.parametrize(("evaluation_interval", "is_coarse"), [(500, True), (51, True), (50, False)])
+def test_a_target_that_is_looked_for_rarely_is_said_to_be_coarse(
+    evaluation_interval: int, is_coarse: bool
+) -> None:
+    """Both arms crossed it near step 1,000, one just before an evaluation and one just after."""
+
+    def values(arm: str, number: int) -> Mapping[str, Any]:
+        steps = 1_500 if arm == "phantom" else 1_000
+        joules = steps * (0.92 + 0.001 * number)
+        return {"target_step": steps, "energy_to_target_mj": joules, "seconds_to_target": 20.0}
+
+    arm = compared(values, stop="target_loss", evaluation_interval=evaluation_interval)
+    for name in ("energy_to_target_mj", "seconds_to_target"):
+        assert ("target_coarse" in metric(arm, name).flags) == is_coarse
+    assert "target_coarse" not in metric(arm, "energy_per_step_mj").flags
+
+
+@pytest.mark.parametrize(("uncertainty_mj", "flags"), [(0.02, ()), (1.0, ("imprecise",))])
+@pytest.mark.parametrize("ratio", [0.99, 1.01])
+def test_a_difference_within_what_the_readings_may_be_off_by_is_imprecise(
+    uncertainty_mj: float, flags: tuple[str, ...], ratio: float
+) -> None:
+    """Their errors are alike in every round, so that no interval has them in it."""
+
+    def values(arm: str, number: int) -> Mapping[str, Any]:
+        joules = 40.0 * (ratio + 0.0001 * ((number * 7) % 5) if arm == "phantom" else 1.0)
+        return {"energy_per_step_mj": joules, "energy_per_step_uncertainty_mj": uncertainty_mj}
+
+    arm = compared(values)
+    assert arm.primary.verdict == ("saves" if ratio < 1 else "costs_more")
+    assert arm.primary.flags == flags
+
+
+def test_rounds_to_expect_count_those_that_give_no_pair() -> None:
+    def failing(arm: str, number: int) -> Mapping[str, Any]:
+        is_lost = arm == "phantom" and number % 2 == 1
+        return {
+            **energies(0.7)(arm, number),
+            **({"state": "failed", "reason": "arm_error"} if is_lost else {}),
+        }
+
+    half = compared(failing, rounds=10).primary
+    assert half.pairs == 5
+    paired = [math.log(0.7 * (1 + 0.01 * ((number * 7) % 5 - 2))) for number in range(0, 10, 2)]
+    needed = rounds_for_precision(paired, 0.02)
+    assert needed is not None
+    assert half.rounds_for_precision == 2 * needed
+
+
+def test_what_concerns_the_time_of_a_run_stands_beside_it() -> None:
+    arm = compared(saving(flags=["company_unknown", "resumed", "sampler_lost"]))
+    assert metric(arm, "seconds_per_step").flags == ("company_unknown", "resumed")
 
 
 def test_a_loss_that_is_not_a_number_is_left_out_of_losses_only() -> None:

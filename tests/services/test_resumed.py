@@ -9,6 +9,7 @@ from services import assignments, histories, leases, runs
 from services.database import Database
 from tests.services.simulated_job import Figures, SimulatedJob, begun, deliver
 from tests.services.test_attempt_energy import until_cut_off
+from tests.services.test_comparisons import under_a_power_limit
 
 SETUP_MJ, WINDOW_MJ = 2 * 50_000.0, 2 * 1_000_000.0
 """Set-up, and one training window, on both boards."""
@@ -29,7 +30,7 @@ def from_the_second_window(job: SimulatedJob, loss: float) -> Iterator[Event]:
                 yield event
 
 
-def resumed(database: Database, *, lost: str | None = None) -> str:
+def resumed(database: Database, *, lost: str | None = None, power_limit_mw: float | None = None) -> str:
     """A run cut off in its second window, and made from there by the next attempt; the id of the run."""
     identifier, lease, job = begun(database)
     told, later = until_cut_off(job)
@@ -46,7 +47,10 @@ def resumed(database: Database, *, lost: str | None = None) -> str:
     deliver(database, job, [*kept, metrics])
     leases.begin_attempt(database, lease, reason=Reason.WORKER_LOST, message="a rank was killed")
     again = SimulatedJob(assignments.assignment(database, identifier), clock_s=5_000.0)
-    deliver(database, again, again.started())
+    started = again.started()
+    deliver(
+        database, again, started if power_limit_mw is None else under_a_power_limit(started, power_limit_mw)
+    )
     deliver(database, again, from_the_second_window(again, loss=0.25))
     return run.run_id
 
@@ -61,6 +65,15 @@ def test_steps_time_and_energy_are_of_the_windows_that_count_whichever_attempt_m
     assert run.training_s == 20.0
     assert run.flags is not None
     assert "resumed" in run.flags
+
+
+@pytest.mark.parametrize("power_limit_mw", [None, 123_000.0])
+def test_a_run_that_went_on_under_another_limit_is_compared_with_none(
+    database: Database, power_limit_mw: float | None
+) -> None:
+    run = runs.get(database, resumed(database, power_limit_mw=power_limit_mw))
+    assert run.flags is not None
+    assert ("clocks_differ" in run.flags) == (power_limit_mw is not None)
 
 
 def test_what_each_attempt_used_stays_apart(database: Database) -> None:

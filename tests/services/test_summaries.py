@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from phantom_core.protocol import Event, PowerSamples, RunFinished, Window
+from phantom_core.protocol import Event, PowerSamples, Reason, RunFinished, Window
 from services import runs
 from services.database import Database
 from services.views import RunView
@@ -311,6 +311,82 @@ def test_net_energy_takes_each_board_s_idle_power_for_that_board_s_own_seconds(d
     assert (late.energy_training_mj or 0.0) > (sound.energy_training_mj or 0.0)
     assert late.energy_net_mj == pytest.approx(sound.energy_net_mj)
     assert late.energy_net_mj == pytest.approx(2_000_000.0)
+
+
+def test_idle_power_after_the_last_round_counts_for_every_run(database: Database) -> None:
+    """It comes when all have ended: the first one's net energy rests on it, too."""
+    _, _, job = begun(database)
+    first, second, *_ = job.assignment.runs
+
+    def warm(event: Event) -> Event:
+        window = event.payload
+        assert isinstance(window, Window)
+        payload = window.model_copy(update={"phase": "idle_after", "energy_mj": 90_000.0 * window.duration_s})
+        return event.model_copy(update={"source": f"{event.source}-late", "payload": payload})
+
+    started = list(job.started())
+    deliver(database, job, [*started, *job.run(first), *job.run(second)])
+    assert runs.get(database, first.run_id).idle_power_mw == 100_000.0
+    idle = [
+        each for each in started if isinstance(each.payload, Window) and each.payload.phase == "idle_before"
+    ]
+    deliver(database, job, map(warm, idle))
+    for run in (first, second):
+        found = runs.get(database, run.run_id)
+        assert (found.idle_power_mw, found.energy_net_mj) == (140_000.0, 4_000_000.0 - 140_000.0 * 20)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_window_that_one_board_never_told_changes_no_time(database: Database, rank: int) -> None:
+    def without(event: Event) -> Iterator[Event]:
+        window = event.payload
+        if not (isinstance(window, Window) and (window.phase, window.index, window.device_uuid) == LOST):
+            yield event
+
+    LOST = ("training", 1, uuid(rank))
+    run = summary(database, without)
+    assert (run.energy_training_mj, run.seconds_per_step) == (None, 0.2)
+    assert run.energy_reason == "training window 1 has not come from all boards"
+
+
+@pytest.mark.parametrize(
+    ("phase", "figure"), [("setup", "energy_setup_mj"), ("evaluation", "energy_evaluation_mj")]
+)
+def test_what_one_board_used_is_not_told_as_what_all_did(database: Database, phase: str, figure: str) -> None:
+    def without(event: Event) -> Iterator[Event]:
+        window = event.payload
+        if not (isinstance(window, Window) and window.phase == phase and window.device_uuid == uuid(1)):
+            yield event
+
+    sound, less = summary(database), summary(database, without)
+    if phase == "setup":
+        assert getattr(sound, figure) > 0
+    assert getattr(less, figure) is None
+    assert less.energy_training_mj == sound.energy_training_mj
+
+
+def test_a_board_that_nobody_sampled_is_said_although_the_other_was(database: Database) -> None:
+    def without(event: Event) -> Iterator[Event]:
+        if not (isinstance(event.payload, PowerSamples) and event.payload.device_uuid == uuid(1)):
+            yield event
+
+    assert "sampler_lost" in summary(database, without).flags
+
+
+def test_a_window_that_failed_has_used_energy_and_made_no_step(database: Database) -> None:
+    def failed(event: Event) -> Iterator[Event]:
+        window = event.payload
+        if isinstance(window, Window) and window.phase == "training" and window.index == 1:
+            broken = {"steps": 0, "samples": 0, "duration_s": 1.0, "energy_mj": 100_000.0}
+            event = event.model_copy(update={"payload": window.model_copy(update=broken)})
+        if isinstance(window, RunFinished):
+            broken_run = {"outcome": "failed", "reason": Reason.ARM_ERROR, "steps": 50, "samples": 12_800}
+            event = event.model_copy(update={"payload": window.model_copy(update=broken_run)})
+        yield event
+
+    run = summary(database, failed)
+    assert (run.steps, run.energy_training_mj) == (50, 2_200_000.0)
+    assert (run.energy_per_step_mj, run.seconds_per_step) == (40_000.0, 0.2)
 
 
 def test_an_eager_step_on_a_gpu_is_flagged_if_a_graph_was_wanted(database: Database) -> None:
