@@ -80,7 +80,9 @@ def test_estimates_and_unequal_losses_can_be_left_out(database: Database) -> Non
         assert found(database, strategy="phantom", measured=True, equal_loss=True) == []
 
 
-@pytest.mark.parametrize("stop", [{"kind": "steps", "steps": 100}, {"kind": "target_loss", "target_loss": 0.1}])
+@pytest.mark.parametrize(
+    "stop", [{"kind": "steps", "steps": 100}, {"kind": "target_loss", "target_loss": 0.1}]
+)
 def test_arms_that_ended_at_other_losses_are_at_equal_loss_in_no_metric(
     database: Database, stop: dict[str, object]
 ) -> None:
