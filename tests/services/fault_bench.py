@@ -134,14 +134,18 @@ class FaultBench:
                 .where(EventRow.experiment_id == identifier, *FROM_JOBS)
             ).scalar_one()
 
+    def spooled(self, identifiers: Iterable[str]) -> int:
+        """Events of several experiments that their jobs have on their disks."""
+        wanted = set(identifiers)
+        return sum(len(each.events) for each in said(self.head.folder) if each.experiment_id in wanted)
+
     def all_landed(self, identifiers: Iterable[str]) -> int:
         """The same of several, once all that their jobs have on their disks has arrived."""
         wanted = set(identifiers)
 
         def landed() -> int | None:
-            told = sum(len(each.events) for each in said(self.head.folder) if each.experiment_id in wanted)
             found = sum(map(self.landed, wanted))
-            return found if found == told else None
+            return found if found == self.spooled(wanted) else None
 
         number: int = self.wait_until(landed, "all that was said")
         return number

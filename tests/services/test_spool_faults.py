@@ -27,9 +27,9 @@ def test_what_is_said_while_the_disk_is_full_lands_when_there_is_room(bench: Fau
         bench.wait_for_state(identifier, ExperimentState.RUNNING)
     bench.wait_until(lambda: bench.landed(identifier) > 5, "some events")
     with bench.head.disk_full():
-        before = bench.all_landed([identifier])
-        time.sleep(1)
-        assert bench.landed(identifier) == before, "nothing reaches the disk"
+        before = bench.spooled([identifier])
+        time.sleep(3)
+        assert bench.spooled([identifier]) == before, "nothing reaches the disk"
     assert bench.settled([identifier]) == [SUCCEEDED]
     assert bench.started() == [identifier]
 
