@@ -110,6 +110,14 @@ def enough_rounds(
     )
 
 
+def rounds_to_expect(
+    log_ratios: Sequence[float], rounds_made: int, precision: float, level: float = LEVEL
+) -> int | None:
+    """Rounds for a wished precision, if as many of them as so far give a pair; else as `rounds_for_precision`."""
+    needed, paired = rounds_for_precision(log_ratios, precision, level), len(log_ratios)
+    return None if needed is None else math.ceil(needed * max(rounds_made, paired) / paired)
+
+
 def rounds_used_up(
     measurement: MeasurementSpec, figures: Mapping[str, Mapping[int, float]], baseline: str
 ) -> str | None:
@@ -134,9 +142,9 @@ def rounds_used_up(
         return f"{said}, of which {pairs} could be paired for {known.arm!r}; {FEWEST_SEQUENTIAL_PAIRS} are needed"
     if known.width <= measurement.precision:
         return None
-    needed = rounds_for_precision(known.log_ratios, measurement.precision, SEQUENTIAL_LEVEL)
-    made, paired = measurement.max_rounds, len(known.log_ratios)
-    expected = None if needed is None else math.ceil(needed * max(made, paired) / paired)
+    expected = rounds_to_expect(
+        known.log_ratios, measurement.max_rounds, measurement.precision, SEQUENTIAL_LEVEL
+    )
     return (
         f"{said}, and {known.arm!r} is known to ± {100 * known.width:.2g} % only; "
         f"± {100 * measurement.precision:g} % was asked for, which can be expected of {expected} rounds"

@@ -13,7 +13,7 @@ from phantom_core.board_limits import BoardLimits
 from phantom_core.flags import FLAGS, Flag, blocking
 from phantom_core.intervals import FEWEST_PAIRS, RatioInterval, ratio_intervals
 from phantom_core.meters.windows import window_flags
-from phantom_core.precision import rounds_for_precision
+from phantom_core.precision import rounds_to_expect
 from services.arm_runs import ArmRuns, Outcome
 from services.metrics import METRICS, Kind, Metric
 from services.states import RunState
@@ -240,7 +240,7 @@ def _compared(
         ratio_low=interval.low if interval else None,
         ratio_high=interval.high if interval else None,
         pairs=len(pairs.rounds),
-        rounds_for_precision=_rounds_to_expect(pairs, asked),
+        rounds_for_precision=rounds_to_expect(pairs.log_ratios, asked.rounds, asked.precision, asked.level),
         arm_mean=_geometric_mean(pairs.arm),
         baseline_mean=_geometric_mean(pairs.baseline),
         excluded=pairs.excluded,
@@ -258,13 +258,6 @@ def _rests_on_readings(interval: RatioInterval, pairs: Pairs) -> bool:
     if interval.high < 1:
         return interval.high * (1 + off) >= 1
     return interval.low > 1 and interval.low / (1 + off) <= 1
-
-
-def _rounds_to_expect(pairs: Pairs, asked: Asked) -> int | None:
-    """Rounds for the wished precision, if as many of them as so far give a pair."""
-    needed = rounds_for_precision(pairs.log_ratios, asked.precision, asked.level)
-    made = len(pairs.rounds)
-    return None if needed is None else math.ceil(needed * max(asked.rounds, made) / made)
 
 
 def _verdict(interval: RatioInterval | None) -> Verdict:

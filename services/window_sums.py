@@ -66,24 +66,19 @@ def sum_over(windows: Sequence[WindowRow], devices: set[int]) -> Sum:
     numbers = sorted({number for number, _ in here})
     gaps = [number for number in numbers if any((number, device) not in here for device in devices)]
     # Barriers at both ends make a window common; the clocks of its hosts differ by the barriers' own time.
-    longest: dict[int, float] = {}
+    # Every board that one has come from tells all of its steps; some boards' may never come.
+    common: dict[int, list[WindowRow]] = {}
     for window in windows:
-        longest[window.number] = max(window.duration_s, longest.get(window.number, 0.0))
-    # Every board that a window has come from tells all of its steps; some boards' may never come.
-    steps: dict[int, int] = {}
-    samples: dict[int, int] = {}
-    for window in windows:
-        steps[window.number] = max(window.steps, steps.get(window.number, 0))
-        samples[window.number] = max(window.samples, samples.get(window.number, 0))
+        common.setdefault(window.number, []).append(window)
     unread = next((window for window in windows if window.energy_mj is None), None)
     whole = Sum(
         energy_mj=_added(window.energy_mj for window in windows),
         uncertainty_mj=_added(window.uncertainty_mj for window in windows),
         integral_mj=_added(window.integral_mj for window in windows),
         integral_uncertainty_mj=_added(window.integral_uncertainty_mj for window in windows),
-        seconds=math.fsum(longest.values()),
-        steps=sum(steps.values()),
-        samples=sum(samples.values()),
+        seconds=math.fsum(max(each.duration_s for each in boards) for boards in common.values()),
+        steps=sum(max(each.steps for each in boards) for boards in common.values()),
+        samples=sum(max(each.samples for each in boards) for boards in common.values()),
         sample_count=sum(window.sample_count for window in windows),
         largest_gap_s=max((w.largest_gap_s for w in windows if w.largest_gap_s is not None), default=None),
         method=_one({window.method for window in windows}),

@@ -21,6 +21,19 @@ def environment(data_dir: Path) -> dict[str, str]:
     return {**os.environ, "GHOSTWATT_DATA_DIR": str(data_dir), "RAY_ADDRESS": "http://127.0.0.1:9"}
 
 
+def ended(data_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command that ends by itself."""
+    return subprocess.run(
+        [sys.executable, "-m", "client", *arguments],
+        cwd=ROOT,
+        env=environment(data_dir),
+        capture_output=True,
+        text=True,
+        timeout=READY_S,
+        check=False,
+    )
+
+
 def test_the_service_is_started_and_ended_with_the_command(tmp_path: Path) -> None:
     port = free_port()
     command = [sys.executable, "-m", "client", "serve", "--port", str(port)]
@@ -47,31 +60,13 @@ def test_the_service_is_started_and_ended_with_the_command(tmp_path: Path) -> No
 
 
 def test_a_service_that_can_not_start_gives_its_exit_code(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "client", "serve", "--host", "0.0.0.0", "--port", "0"]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=environment(tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=READY_S,
-        check=False,
-    )
+    done = ended(tmp_path, "serve", "--host", "0.0.0.0", "--port", "0")
     assert done.returncode == 3
     assert "keys create" in done.stderr
 
 
 def test_keys_are_made_on_the_services_own_database(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "client", "keys", "create", "--name", "laptop", "--scope", "read"]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=environment(tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=READY_S,
-        check=False,
-    )
+    done = ended(tmp_path, "keys", "create", "--name", "laptop", "--scope", "read")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("gw_")
     assert (tmp_path / "ghostwatt.sqlite3").exists()
@@ -81,11 +76,7 @@ def test_keys_of_a_service_with_a_folder_of_its_own(tmp_path: Path) -> None:
     elsewhere, own = tmp_path / "elsewhere", tmp_path / "own"
 
     def keys(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "client", "keys", *arguments, "--data-dir", str(own)]
-        settings = environment(elsewhere)
-        return subprocess.run(
-            command, cwd=ROOT, env=settings, capture_output=True, text=True, timeout=READY_S, check=False
-        )
+        return ended(elsewhere, "keys", *arguments, "--data-dir", str(own))
 
     made = keys("create", "--name", "laptop", "--scope", "read", "--json")
     assert made.returncode == 0, made.stderr

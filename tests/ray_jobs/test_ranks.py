@@ -43,9 +43,8 @@ def arenas_of_two_experiments() -> tuple[list[tuple[int, int]], list[str | None]
                         team.compute.fuse_ghosts(device)
                         choice = team.compute.ghost_choice
                         reasons.append(None if choice is None else choice.reason)
-                ranks.everyone.agree(
-                    True
-                )  # the first one's store goes with it, and others may still be joining
+                # The first one's store goes with it, and others may still be joining.
+                ranks.everyone.agree(True)
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     return made, reasons
 
