@@ -30,24 +30,12 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=128, help="rows per step, b")
     parser.add_argument("--steps", type=int, default=100, help="optimizer steps")
     options = parser.parse_args()
-    n = options.width
-
     device = join_ranks()
     try:
         for name in ("phantom", "tensor"):
-            # Layers that share a communicator are counted together.
-            ranks = Communicator()
-            torch.manual_seed(0)  # ranks still draw different weights: each layer mixes its rank in
-            hidden = [
-                PhantomLinear(n, n, ghosts=options.ghosts, group=ranks, device=device)
-                if name == "phantom"
-                else TensorGatherLinear(n, n, group=ranks, device=device)
-                for _ in range(2)
-            ]
-            output = TensorRowLinear(n, 1, group=ranks, device=device)
-            model = nn.Sequential(hidden[0], nn.ReLU(), hidden[1], nn.ReLU(), output)
-            report(name, model, ranks, options, device)
+            train(name, options, device)
     finally:
+        # The last references to the group go with it, or its threads would outlive this: all models are gone by now.
         dist.destroy_process_group()
 
 
@@ -63,13 +51,23 @@ def join_ranks() -> torch.device:
     return device
 
 
-def report(
-    name: str, model: nn.Sequential, ranks: Communicator, options: argparse.Namespace, device: torch.device
-) -> None:
-    """Trains a model; rank 0 prints its size, its traffic and its loss."""
+def train(name: str, options: argparse.Namespace, device: torch.device) -> None:
+    """Trains a layout; rank 0 prints its size, its traffic and its loss."""
+    n = options.width
+    # Layers that share a communicator are counted together.
+    ranks = Communicator()
+    torch.manual_seed(0)  # ranks still draw different weights: each layer mixes its rank in
+    hidden = [
+        PhantomLinear(n, n, ghosts=options.ghosts, group=ranks, device=device)
+        if name == "phantom"
+        else TensorGatherLinear(n, n, group=ranks, device=device)
+        for _ in range(2)
+    ]
+    output = TensorRowLinear(n, 1, group=ranks, device=device)
+    model = nn.Sequential(hidden[0], nn.ReLU(), hidden[1], nn.ReLU(), output)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     # The same rows on every rank, of which each takes its own columns.
-    rows = torch.randn(options.batch, options.width, generator=torch.Generator().manual_seed(1)).to(device)
+    rows = torch.randn(options.batch, n, generator=torch.Generator().manual_seed(1)).to(device)
     targets = rows.square().mean(1, keepdim=True).sub(1).mul(5)
     own_columns = rows.chunk(ranks.world_size, 1)[ranks.rank]
     losses = []

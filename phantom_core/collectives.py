@@ -17,6 +17,11 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 
+# Its functions keep the default group of the moment of their import as the default of an argument. torch's
+# optimizers import it with their first step, and then nobody can leave that group: its threads run until the
+# interpreter ends, which a thread that gives a tensor back just then turns into an abort. Before any group it is.
+import torch.distributed.nn.functional
+
 from phantom_core.agreement import Told, difference
 from phantom_core.functional_collectives import FunctionalCollectives
 from phantom_core.ghost_exchange import ArenaChoice, ExchangeChoice, SymmetricExchange, choose_exchange

@@ -15,8 +15,13 @@ from phantom_core.profile import load_profile
 ROOT = Path(__file__).parent.parent.parent
 
 
-def torchrun(*arguments: str) -> str:
-    """Runs a script on two ranks without a GPU; its output."""
+def torchrun(*arguments: str, leaves: bool = True) -> str:
+    """Runs a script on two ranks without a GPU; its output.
+
+    Args:
+        arguments: Its module's name and arguments.
+        leaves: Whether its ranks must leave their groups; DTensor's caches keep their own.
+    """
     environment = os.environ | {
         "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "",
@@ -24,6 +29,8 @@ def torchrun(*arguments: str) -> str:
         "GLOO_SOCKET_IFNAME": "lo",
     }
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    if leaves:
+        command += ["tests.leaving_ranks", "-m"]
     finished = subprocess.run(
         [*command, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
@@ -65,6 +72,7 @@ def test_layers_measures_every_arm_and_predicts_beside_it(calibrated: Path) -> N
         # All but the compiled one: compiling takes longer than everything else together.
         *("--arms", "tensor gather", "DTensor", "phantom", "phantom over NCCL", "block-diagonal", "low-rank"),
         *("--out", str(out), "--profile", str(calibrated / "profile.json")),
+        leaves=False,
     )
     rows = {(row["p"], row["arm"]): row for row in rows_of(out, "arm")}
     assert {arm for p, arm in rows if p == 2} >= {

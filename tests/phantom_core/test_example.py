@@ -12,6 +12,7 @@ def test_the_torchrun_example_trains_both_layouts_and_phantom_sends_less() -> No
     run = subprocess.run(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
+            *("-m", "tests.leaving_ranks"),
             *(str(EXAMPLE), "--width", "64", "--ghosts", "4", "--batch", "32", "--steps", "40"),
         ],
         capture_output=True,

@@ -1,0 +1,39 @@
+"""Runs a script as `python SCRIPT` or `python -m MODULE` does, then fails if it left threads of gloo behind.
+
+    torchrun ... -m tests.leaving_ranks (SCRIPT | -m MODULE) [ARGUMENTS ...]
+
+Not a test. gloo's threads end with the last reference to their group, which `destroy_process_group` alone needn't
+be. One that is still giving a tensor back when the interpreter ends takes the process with it ("terminate called
+without an active exception"); seldom, but on any rank.
+"""
+
+import runpy
+import sys
+from pathlib import Path
+
+TASKS = Path("/proc/self/task")
+
+
+def threads_of_gloo() -> list[str]:
+    """Names of this process' threads that carry out collectives; none where the system does not tell."""
+    names = (path.joinpath("comm").read_text().strip() for path in TASKS.glob("*"))
+    return [name for name in names if "gloo" in name]
+
+
+def main() -> None:
+    """Runs it; exits with the threads' names where there are any."""
+    _, what, *rest = sys.argv
+    if what == "-m":
+        what, *rest = rest
+        sys.argv = [what, *rest]
+        runpy.run_module(what, run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = [what, *rest]
+        runpy.run_path(what, run_name="__main__")
+    left = threads_of_gloo()
+    if left:
+        sys.exit(f"{what} left threads of gloo behind: {', '.join(left)}")
+
+
+if __name__ == "__main__":
+    main()
