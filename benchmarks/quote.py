@@ -217,6 +217,7 @@ def _range(ends: list[float | None], form: str = ".3f") -> str:
 
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "ghost_exchange": ghost_exchange,
+    "ghost_exchange_two_h200": ghost_exchange,
     "main_job": functools.partial(quote_jobs.main_job, origin),
     "meters": meters,
     "meters_scripted": meters,

@@ -253,8 +253,9 @@ def _methods(rows: list[Row]) -> str:
     return ", ".join(found)
 
 
-_CARDS = ("", "_h100", "_h200", "_two_h200", "_one_h200")
-"""Files of results: the latest on four boards; on four H100s; on four H200s, other sizes; on two H200s."""
+_CARDS = ("", "_h100", "_h200", "_two_h200", "_two_h200_sweeps", "_two_h200_before", "_one_h200")
+"""Files of results: the latest on four boards; on four H100s; on four H200s, other sizes; on two H200s, today's steps,
+their sweeps and steps of before with each switch beside its other; on one."""
 TABLES: dict[str, Callable[[list[Row]], str]] = {
     f"{name}{card}{part}": table
     for card in _CARDS
