@@ -148,6 +148,9 @@ def postgresql_engine(url: URL) -> Engine:
             "tcp_keepalives_interval": f"{KEEPALIVE_EVERY_S}s",
             "tcp_keepalives_count": f"{KEEPALIVES}",
             "tcp_user_timeout": f"{UNANSWERED_S}s",
+            # What is read here takes milliseconds by an index; workers take that long to start, and cores from others.
+            # Where blocks of power were joined and statistics are of before, the planner would scan with them.
+            "max_parallel_workers_per_gather": "0",
         }
         parts = ", ".join(f"set_config('{name}', '{value}', false)" for name, value in settings.items())
         dbapi.execute(f"SELECT {parts}")
