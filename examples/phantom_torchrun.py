@@ -10,6 +10,7 @@ exchanged.
 """
 
 import argparse
+import gc
 import os
 
 import torch
@@ -35,7 +36,8 @@ def main() -> None:
         for name in ("phantom", "tensor"):
             train(name, options, device)
     finally:
-        # The last references to the group go with it, or its threads would outlive this: all models are gone by now.
+        # The last references to the group go with it, or its threads outlive this: models and their cycles first.
+        gc.collect()
         dist.destroy_process_group()
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from sqlalchemy import URL, insert, select, text, update
+from sqlalchemy import URL, insert, make_url, select, text, update
 from sqlalchemy.exc import IntegrityError, StatementError
 
 from services import engines, heartbeats
@@ -259,3 +259,15 @@ def test_a_connection_that_is_lost_in_a_write_undoes_it_and_is_unavailable(migra
             write_and_lose(database)
         with database.read() as session:
             assert session.scalars(select(Switch.name)).all() == []
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_reads_from_postgresql_start_no_workers(database_url: str) -> None:
+    engine = engines.postgresql_engine(make_url(database_url))
+    with engine.connect() as connection:
+        # As cheap as they can be, so that the planner would take some for any table.
+        for name in ("parallel_setup_cost", "parallel_tuple_cost", "min_parallel_table_scan_size"):
+            connection.exec_driver_sql(f"SET {name} = 0")
+        plan = connection.exec_driver_sql("EXPLAIN SELECT count(*) FROM pg_class").scalars().all()
+    engine.dispose()
+    assert not [line for line in plan if "Gather" in line or "Workers" in line], plan

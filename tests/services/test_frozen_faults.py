@@ -94,18 +94,6 @@ def test_connections_to_postgresql_ask_whether_the_other_end_lives(database_url:
     assert told["tcp_user_timeout"] == str(1_000 * engines.UNANSWERED_S)
 
 
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-def test_reads_from_postgresql_start_no_workers(database_url: str) -> None:
-    engine = engines.postgresql_engine(make_url(database_url))
-    with engine.connect() as connection:
-        # As cheap as they can be, so that the planner would take some for any table.
-        for name in ("parallel_setup_cost", "parallel_tuple_cost", "min_parallel_table_scan_size"):
-            connection.exec_driver_sql(f"SET {name} = 0")
-        plan = connection.exec_driver_sql("EXPLAIN SELECT count(*) FROM pg_class").scalars().all()
-    engine.dispose()
-    assert not [line for line in plan if "Gather" in line or "Workers" in line], plan
-
-
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_who_waits_for_a_process_that_is_frozen_with_sqlite_s_lock_says_which_it_is(
     database: Database, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
