@@ -36,7 +36,8 @@ def main() -> None:
         for name in ("phantom", "tensor"):
             train(name, options, device)
     finally:
-        # The last references to the group go with it, or its threads outlive this: models and their cycles first.
+        # The last references to the group go with it, or its threads outlive this. What torch imports with the first
+        # step of an optimizer can leave a cycle through the models.
         gc.collect()
         dist.destroy_process_group()
 

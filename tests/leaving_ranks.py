@@ -10,21 +10,27 @@ without an active exception"); seldom, but on any rank.
 import gc
 import runpy
 import sys
-import time
+from contextlib import suppress
 from pathlib import Path
 
+from tests.running import wait_until
+
 TASKS = Path("/proc/self/task")
-ENDED_S = 5.0
+ENDED_S = 60.0
+"""A thread that ended may be listed for a while."""
 
 
 def threads_of_gloo() -> list[str]:
     """Names of this process' threads that carry out collectives; none where the system does not tell."""
-    names = (path.joinpath("comm").read_text().strip() for path in TASKS.glob("*"))
+    names = []
+    for task in TASKS.glob("*"):
+        with suppress(OSError):  # it ended meanwhile
+            names.append(task.joinpath("comm").read_text().strip())
     return [name for name in names if "gloo" in name]
 
 
 def main() -> None:
-    """Runs it; exits with the threads' names where there are any."""
+    """Runs it; fails with the threads' names where there are any."""
     _, what, *rest = sys.argv
     if what == "-m":
         what, *rest = rest
@@ -33,13 +39,14 @@ def main() -> None:
     else:
         sys.argv = [what, *rest]
         runpy.run_path(what, run_name="__main__")
-    # What lies in cycles goes now, not at a moment of its own; a thread that ended may be listed for a while.
+    # What lies in cycles goes now, not at a moment of its own.
     gc.collect()
-    end_s = time.monotonic() + ENDED_S
-    while (left := threads_of_gloo()) and time.monotonic() < end_s:
-        time.sleep(0.05)
-    if left:
-        sys.exit(f"{what} left threads of gloo behind: {', '.join(left)}")
+    wait_until(
+        lambda: not threads_of_gloo(),
+        ENDED_S,
+        f"end of gloo's threads that {what} left behind",
+        lambda: ", ".join(threads_of_gloo()),
+    )
 
 
 if __name__ == "__main__":
